@@ -45,7 +45,7 @@ import torch  # noqa: E402
 
 from mindgap.bilevel import METHODS, Constant, Sample, TorchOracle  # noqa: E402
 from mindgap.bilevel.backends.oracles import TorchOps  # noqa: E402
-from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at, neumann_of  # noqa: E402
+from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at, neumann_series  # noqa: E402
 from mindgap.bilevel.solver import Eager  # noqa: E402
 from mindgap.bilevel.tools.exact import linear_solver  # noqa: E402
 
@@ -222,7 +222,7 @@ def solver_of(ops: Any, products: int, eta: float | None) -> Callable[[Any, Any]
         return linear_solver("cg", products=products, eta=None)
     if eta is None:
         return lambda hessian, v: conjugate_gradients(ops, hessian, v, products=products)[0]
-    return lambda hessian, v: neumann_of(ops, hessian, v, products, eta)
+    return lambda hessian, v: neumann_series(ops, hessian, v, products, eta)
 
 
 def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -> None:

@@ -59,7 +59,7 @@ from mindgap.bilevel import METHODS, race, suggest_steps
 from mindgap.bilevel.backends.compiled import JaxBackend
 from mindgap.bilevel.backends.many import ManyRuns
 from mindgap.bilevel.tools.grid import groups_of
-from mindgap.bilevel.tools.horizon import Ground
+from mindgap.bilevel.tools.horizon import Measurements
 
 EIGHT = ("slip", "soba", "masoba", "saba", "stocbio", "f2sa", "borep", "amigo")
 #: iterations: those of methods with inner loops make about as many oracle calls
@@ -119,8 +119,8 @@ class Bench:
 
     def begin(self) -> tuple[float, int]:
         """Phi at the start, and the middle of the grid's lr_y."""
-        ground = Ground(self.problem, STEPS, STEPS, 0)
-        middle = round(2.0 * math.log10(0.5 / ground.largest(*ground.oracle.start)))
+        measured = Measurements(self.problem, STEPS, STEPS, 0)
+        middle = round(2.0 * math.log10(0.5 / measured.largest_curvature(*measured.oracle.start)))
         return phi(self.name, self.problem.pack_x.start.repeat(KEPT, 1))[0], middle
 
     def piece(self, points: list[Point]) -> tuple[NDArray[Any], list[float]]:

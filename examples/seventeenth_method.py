@@ -60,8 +60,8 @@ class PeriodicSOBA(Method[WithZ, Draws]):
     # rates come to ``update`` as s.lr_x and s.lr_y.
     period: int = count(2)
 
-    # What the method keeps is a frozen dataclass: here x, y and z (``Values`` has x and y; then
-    # ``init`` can be left out). A type checker knows ``v.z`` by it, and ``replace(v, z=...)``.
+    # What the method keeps is a frozen dataclass: here x, y and z. A type checker knows ``v.z`` by
+    # it, and ``replace(v, z=...)``. (``init`` can be left out where z, m and h begin at zero.)
     def init(self, oracle: Oracle) -> WithZ:
         x, y = oracle.start
         return WithZ(x, y, oracle.zeros_like(y))

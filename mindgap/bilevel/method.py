@@ -3,7 +3,7 @@
 =========== ===================================================== =================
 hook        returns                                               if left out
 =========== ===================================================== =================
-``init``    values beside x and y before the first iteration      none
+``init``    the values before the first iteration                 z, m, h are zero
 ``plan``    the samples of each iteration                         (must be written)
 ``rates``   the numbers of iteration t                            the rate settings
 ``update``  the values after one iteration                        (must be written)
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args
 
 import torch
@@ -40,13 +40,13 @@ from mindgap.bilevel.core.settings import (
     TorchStep,
     XStep,
     YStep,
-    alike_rates,
     check_settings,
     lower_step,
     rate,
     rates_of,
     step_size,
     upper_step,
+    with_equal_rates,
 )
 from mindgap.bilevel.core.types import (
     Array,
@@ -60,7 +60,7 @@ from mindgap.bilevel.core.types import (
     WithZ,
     advance,
     replace,
-    with_names,
+    with_attributes,
 )
 from mindgap.bilevel.data.draws import SamplePlan, draw_chunk, draw_start
 from mindgap.bilevel.data.problem import BilevelProblem
@@ -104,14 +104,14 @@ class Method(ABC, Generic[V, S]):
     fixed_batches: ClassVar[bool] = False
     tables: ClassVar[str] = ""
     copies: ClassVar[int] = 1
-    _keeps: ClassVar[type[Any]] = Values
+    _values_type: ClassVar[type[Any]] = Values
 
     def __init_subclass__(cls, **settings: Any) -> None:
+        """Set ``_values_type`` to the first class in the brackets of ``Method[values, draws]``."""
         super().__init_subclass__(**settings)
         for base in cls.__dict__.get("__orig_bases__", ()):
-            cls._keeps = next(
-                (argument for argument in get_args(base) if isinstance(argument, type)), cls._keeps
-            )
+            classes = [argument for argument in get_args(base) if isinstance(argument, type)]
+            cls._values_type = classes[0] if classes else cls._values_type
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -119,8 +119,13 @@ class Method(ABC, Generic[V, S]):
     # The hooks.
 
     def init(self, oracle: Oracle) -> V:
-        """The values before the first iteration (no derivative is called)."""
-        return cast("V", Values(*oracle.start))
+        """The values before the first iteration: x and y at their start, and zeros for z, m and h
+        if the method keeps them. (No derivative is called.)
+        """
+        x, y = oracle.start
+        kept, likes = [f.name for f in fields(self._values_type)], {"z": y, "m": x, "h": x}
+        zeros = {name: oracle.zeros_like(v) for name, v in likes.items() if name in kept}
+        return cast("V", self._values_type(x, y, **zeros))
 
     @abstractmethod
     def plan(self) -> SamplePlan:
@@ -171,8 +176,7 @@ class Method(ABC, Generic[V, S]):
             >>> a == b, a.without_rates() == b.without_rates()
             (False, True)
         """
-        method: Self = alike_rates(self)
-        return method
+        return cast("Self", with_equal_rates(self))
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
@@ -205,12 +209,12 @@ class Method(ABC, Generic[V, S]):
                 fail(f"{level}_data", rule, f"order {data.order!r}")
             if data.order == "stream" and self.plan().all_samples:
                 fail(f"{level}_data", f"must be a finite set of samples for {name}", "a Stream")
-        if self.tables:  # all in bytes
-            need = self.copies * table_bytes(self, problem)
+        if self.tables:
+            needed_bytes = self.copies * table_bytes(self, problem)
             limit = getattr(self, "memory_limit", None)
             limit = free_bytes(problem.device) if limit is None else limit
-            if need > limit:
-                size = f"{need / 2**30:.3g} GiB ({need} bytes)"
+            if needed_bytes > limit:
+                size = f"{needed_bytes / 2**30:.3g} GiB ({needed_bytes} bytes)"
                 fail("memory_limit", f"must hold the {self.tables} of {name}: {size}", limit)
 
     def oracle(
@@ -230,7 +234,7 @@ class Method(ABC, Generic[V, S]):
         Args:
             problem: what to solve.
             seed: seed of all draws.
-            distributed: see :class:`mindgap.bilevel.backends.oracles.TorchOracle`.
+            distributed: average derivatives over the ranks of torch.distributed.
         """
         return self.start_with(self.oracle(problem, seed, distributed), seed)
 
@@ -243,21 +247,18 @@ class Method(ABC, Generic[V, S]):
 
     def prepared_values(self, values: ByName, draws: ByName, oracle: Oracle) -> ByName:
         """The values by name after ``prepare``, with the rates of iteration 0."""
-        s = cast("S", with_names(Draws, {**draws, **self.rates(0)}))
-        return vars(self.prepare(with_names(self._keeps, values), s, oracle))
+        s = cast("S", with_attributes(Draws, {**draws, **self.rates(0)}))
+        return vars(self.prepare(with_attributes(self._values_type, values), s, oracle))
 
     def next_values(self, values: ByName, draws: ByName, oracle: Oracle, kind: str) -> ByName:
         """The values after one ``update``, from values and draws by name, as backends hold them."""
-        s = cast("S", with_names(Draws, draws))
-        return vars(self.update(with_names(self._keeps, values), s, oracle, kind))
+        s = cast("S", with_attributes(Draws, draws))
+        return vars(self.update(with_attributes(self._values_type, values), s, oracle, kind))
 
     def _with_optimizer(self, values: ByName) -> ByName:
-        """Adds torch's optimizer (and scheduler) to the values where one takes the steps on x."""
+        """The values with the optimizer and the scheduler of ``x_step`` if it is a TorchStep."""
         if isinstance(self.x_step, TorchStep):
-            values["optimizer"] = self.x_step.start(values["x"])
-            scheduler = self.x_step.start_scheduler(values["optimizer"])
-            if scheduler is not None:
-                values["scheduler"] = scheduler
+            return {**values, **self.x_step.start(values["x"])}
         return values
 
     def start_with(self, oracle: ProblemOracle, seed: int) -> State:
@@ -285,11 +286,10 @@ class Method(ABC, Generic[V, S]):
             fail("state", "must be a State", type(state).__name__)
         if oracle is None:
             oracle = self.oracle(state.problem, state.seed)
-        sizes, sizes_before = (
-            (problem.dim_x, problem.dim_y) for problem in (oracle.problem, state.problem)
-        )
-        if sizes != sizes_before:
-            fail("state", f"must be of a problem with {sizes} unknowns", sizes_before)
+        sizes = oracle.problem.dim_x, oracle.problem.dim_y
+        old_sizes = state.problem.dim_x, state.problem.dim_y
+        if sizes != old_sizes:
+            fail("state", f"must be of a problem with {sizes} unknowns", old_sizes)
         fresh = self.start_values(oracle)
         values = self._with_optimizer(_carry_over(state.values, fresh, state.oracle, oracle))
         t = state.t if type(self) is type(state.method) else 0
@@ -340,7 +340,7 @@ class LowerStepMethod(Method[V, S]):
     def move_y(
         self, oracle: Oracle, y: Array, d: Array, lr: Scalar, memory: Any = None
     ) -> tuple[Array, Any]:
-        """y after the given lower step along d, projected, and the step's memory."""
+        """y after one ``y_step`` along d, projected, and the step's memory (None if plain)."""
         if not isinstance(self.y_step, str):
             d, memory = self.y_step.direction(oracle, memory, d, y)
         return oracle.move_y(y, d, lr), memory
@@ -349,16 +349,15 @@ class LowerStepMethod(Method[V, S]):
         """The values with y and z after one lower step each along their directions, with the
         memories of Adam or momentum where ``y_step`` keeps one.
         """
-        if isinstance(self.y_step, str):
-            y, z = oracle.move_y(v.y, d_y, s.lr_y), oracle.move(v.z, d_z, s.lr_z)
-            return replace(v, y=y, z=z)
         y, y_memory = self.move_y(oracle, v.y, d_y, s.lr_y, v.y_memory)
+        if isinstance(self.y_step, str):
+            return replace(v, y=y, z=oracle.move(v.z, d_z, s.lr_z))
         d_z, z_memory = self.y_step.direction(oracle, v.z_memory, d_z, v.z)
         z = oracle.move(v.z, d_z, s.lr_z)
         return replace(v, y=y, z=z, y_memory=y_memory, z_memory=z_memory)
 
     def descend(self, oracle: Oracle, v: V, samples: Sample, lr: Scalar) -> V:
-        """The values with y after lower steps at the fixed x, one per sample, and its memory."""
+        """The values with y after one lower step per sample at the fixed x."""
 
         def step(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
             y, memory = carry

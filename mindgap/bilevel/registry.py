@@ -151,8 +151,10 @@ _NOTES = {
 _LOWER = dict.fromkeys(("f2sa", "meha", "n2sba", "pbgd"), "w")
 
 
-def _rows(text: str, listed: bool = False) -> dict[str, MethodInfo]:
-    """The methods of a table, by key: one per line, cells between bars, long lines continued."""
+def _methods_in(text: str, listed: bool = False) -> dict[str, MethodInfo]:
+    """The methods of a table, by key. Bars separate the cells of a method; a line that begins with
+    a bar continues the one before.
+    """
     methods = {}
     for line in text.strip().replace("\n    |", " |").splitlines():
         key, class_name, name, paper, *cells, order, choices = line.split(" | ")
@@ -172,8 +174,8 @@ def _rows(text: str, listed: bool = False) -> dict[str, MethodInfo]:
 
 #: The sixteen of the SLIP documents ("all sixteen" in a study means these), by key, in the order of
 #: Table 1, then of its first footnote.
-SIXTEEN = {**_rows(_LISTED, listed=True), **_rows(_FOOTNOTE)}
-FURTHER = _rows(_FURTHER)
+SIXTEEN = {**_methods_in(_LISTED, listed=True), **_methods_in(_FOOTNOTE)}
+FURTHER = _methods_in(_FURTHER)
 #: The sixteen, then all further methods.
 METHODS = {**SIXTEEN, **FURTHER}
 
@@ -201,12 +203,13 @@ def table_markdown() -> str:
 
     def markdown(methods: Mapping[str, MethodInfo]) -> str:
         """One Markdown table with a row per method."""
-        words = [
-            (f"{m.name} ({m.paper})", m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch)
-            + (str(m.hyperparameters),)
+        header = HEADER.split(" | ")
+        rows = [
+            [f"{m.name} ({m.paper})", m.loop, m.setting, m.complexity]
+            + [m.upper, m.lower, m.batch, str(m.hyperparameters)]
             for m in methods.values()
         ]
-        lines = [HEADER.split(" | "), ["---"] * len(words[0]), *words]
+        lines = [header, ["---"] * len(header), *rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     return f"{markdown(SIXTEEN)}\n\nBeyond the sixteen:\n\n{markdown(FURTHER)}"

@@ -65,7 +65,9 @@ class Solution(Generic[X, Y]):
         return cast("Y", self._variable("y"))
 
     def _variable(self, name: str) -> Any:
-        """x or y in the form it was handed over; modules are copied once, both together."""
+        """x or y (``name``) in the form it was handed over; a module is copied at the first call
+        and kept in ``_modules``, x's and y's together.
+        """
         problem, oracle = self.state.problem, self.state.oracle
         vectors = {key: oracle.to_torch(self.state.values[key]) for key in ("x", "y")}
         pack = problem.pack_x if name == "x" else problem.pack_y
@@ -73,7 +75,8 @@ class Solution(Generic[X, Y]):
             return pack.write_back(vectors[name])
         if name not in self._modules:
             twin = copy(problem)
-            twin.pack_x, twin.pack_y = (p.with_own_module() for p in (twin.pack_x, twin.pack_y))
+            twin.pack_x = problem.pack_x.with_own_module()
+            twin.pack_y = problem.pack_y.with_own_module()
             for key, own_pack in (("x", twin.pack_x), ("y", twin.pack_y)):
                 if own_pack.module is not None:
                     self._modules[key] = own_pack.write_back(vectors[key])
@@ -188,16 +191,16 @@ def solve(
     if seconds is not None:
         positive("seconds", seconds)
     runner: Backend = Eager() if backend is None else backend
-    if not hasattr(runner, "check_every"):
+    if not hasattr(runner, "check_every"):  # a class of a user's need not derive from Backend
         fail("backend", "must be a backend, such as JaxBackend(upper, lower)", backend)
     check_every = (
         runner.check_every if check_every is None else whole("check_every", check_every, least=1)
     )
     measures = _checked_measures(problem, method, history, record)
-    rows_every = 1 if history is None else history
-    periods = {"every": every, "checkpoint_every": checkpoint_every, "history": rows_every}
-    for name, period in periods.items():
+    for name, period in (("every", every), ("checkpoint_every", checkpoint_every)):
         whole(name, period, least=1)
+    if history is not None:
+        whole("history", history, least=1)
     if seed is not None:
         whole("seed", seed)
     if start is not None and not isinstance(start, State):
@@ -214,22 +217,22 @@ def solve(
     oracle = runner.oracle(problem, method, seed or 0, distributed)
     belongs = {} if checkpoint is None else belongs_to(method, problem)
     resumed, rows = _resume(checkpoint if resume else None, method, oracle, belongs)
-    if resumed is not None and seed not in (None, resumed.seed):
-        rule = f"must be that of the checkpoint, {resumed.seed}, or be left out, to resume"
-        fail("seed", rule, seed)
-    if resumed is None and start is not None and seed not in (None, start.seed):
-        fail("seed", f"must be that of the start, {start.seed}, or be left out", seed)
     if resumed is not None:
+        if seed not in (None, resumed.seed):
+            rule = f"must be that of the checkpoint, {resumed.seed}, or be left out, to resume"
+            fail("seed", rule, seed)
         state = resumed
     elif start is not None:
+        if seed not in (None, start.seed):
+            fail("seed", f"must be that of the start, {start.seed}, or be left out", seed)
         state = method.take_over(start, oracle)
     else:
         state = runner.start(method, oracle, seed or 0)
     spent = time.perf_counter() - begin
     bounds = {name: limit * (1.0 + runner.norm(state.values[name])) for name in ("x", "y")}
 
-    def outcome_of_numbers() -> tuple[str, str] | None:
-        """Outcome and sentence where the numbers of the state have gone wrong; None if not."""
+    def failure() -> tuple[str, str] | None:
+        """Outcome and sentence if a vector of the state is not finite or too long; else None."""
         for name, vector in _vectors(state.values):
             norm = runner.norm(vector)
             if not math.isfinite(norm):
@@ -238,8 +241,8 @@ def solve(
                 return "diverged", f"the norm of {name} is {norm:.3g} at iteration {state.t}"
         return None
 
-    def outcome_here() -> tuple[str, str] | None:
-        """Outcome and sentence where a callback or a budget ends the run; None if it goes on."""
+    def ending() -> tuple[str, str] | None:
+        """Outcome and sentence if a callback or a budget ends the run here; else None."""
         answers = [listener(state) for listener in listeners] if state.t % every == 0 else []
         if any(map(_is_true, answers)):
             return "stopped", f"a callback asked for it after {state.t} iterations"
@@ -252,28 +255,28 @@ def solve(
         return None
 
     def history_row() -> dict[str, float]:
-        """A row of the history: a number for each of ``columns``."""
+        """A row of the history at this state: column -> number."""
         upper = oracle.value("upper", state.x, state.y)
-        own = (float(measure(state)) for measure in measures.values())
-        numbers = (state.t, state.total_calls, seconds_before + spent, upper, *own)
+        recorded = (float(measure(state)) for measure in measures.values())
+        numbers = (state.t, state.total_calls, seconds_before + spent, upper, *recorded)
         return dict(zip(columns, numbers, strict=True))
 
     columns = ("iteration", "calls", "seconds", "upper", *measures)
     rows = [row for row in rows if tuple(row) == columns and row["iteration"] < state.t]
     seconds_before = rows[-1]["seconds"] if rows else 0.0
-    # Periods at whose multiples there is something to do.
-    uses = (every, listeners), (checkpoint_every, checkpoint), (rows_every, history)
-    due = [check_every, *(period for period, used in uses if used)]
-    last_progress, last_look, stopped_early = 0.0, -1, False
+    # The iterations at multiples of these periods have something to do beside the method.
+    periods = [check_every, *([every] if listeners else ()), *([history] if history else ())]
+    periods += [checkpoint_every] if checkpoint else []
+    last_progress, last_checked, stopped_early = 0.0, -1, False
     while True:
-        end = outcome_here()
+        end = ending()
         save = checkpoint is not None and (
             end is not None or (state.t > 0 and state.t % checkpoint_every == 0)
         )
-        look = save or end is not None or stopped_early or state.t % check_every == 0
-        if look and last_look != state.t:
+        check = save or end is not None or stopped_early or state.t % check_every == 0
+        if check and last_checked != state.t:
             begin = time.perf_counter()
-            wrong, last_look = outcome_of_numbers(), state.t
+            wrong, last_checked = failure(), state.t
             spent += time.perf_counter() - begin
             if wrong is not None:
                 return Solution(wrong[0], ": ".join(wrong), state, spent, tuple(rows))
@@ -283,10 +286,9 @@ def solve(
             write_run(Path(checkpoint), state, rows, belongs)
         if end is not None:
             return Solution(end[0], ": ".join(end), state, spent, tuple(rows))
-        # Up to the next iteration with something to do: a look, a callback, a checkpoint, a row.
-        count = min(period - state.t % period for period in due)
+        count = min(period - state.t % period for period in periods)
         count = count if steps is None else min(count, steps - state.t)
-        begin, aim = time.perf_counter(), state.t + count
+        begin, target = time.perf_counter(), state.t + count
         # Without listeners nothing else refers to the state: its vectors are freed as soon as there
         # are new ones.
         state = runner.run(
@@ -294,7 +296,7 @@ def solve(
         )
         spent += time.perf_counter() - begin
         # A budget is spent, or the backend saw numbers that are not finite.
-        stopped_early = state.t < aim
+        stopped_early = state.t < target
         if progress and time.perf_counter() - last_progress > 1.0:
             last_progress = time.perf_counter()
             print(
@@ -305,10 +307,11 @@ def solve(
 def _checked_measures(
     problem: BilevelProblem, method: Method, history: int | None, record: Any
 ) -> dict[str, Callable[[State], float]]:
-    """The functions of ``record`` by name, after a look at whether rows can be taken."""
-    measures = dict(record) if isinstance(record, Mapping) else {}
-    named = all(isinstance(name, str) and callable(measure) for name, measure in measures.items())
-    if not named or not (record is None or isinstance(record, Mapping)):
+    """The functions of ``record`` by name; refuses others, and a history that cannot be taken."""
+    measures: Any = {} if record is None else record
+    if not isinstance(measures, Mapping) or not all(
+        isinstance(name, str) and callable(measure) for name, measure in measures.items()
+    ):
         fail("record", "must map names to functions of the state", record)
     if measures and history is None:
         fail("history", "must be given with record", None)
@@ -316,11 +319,11 @@ def _checked_measures(
         fail("history", "must be None where the upper data are a Stream", history)
     if history is not None and method.resets:
         fail("history", "must be None for a method whose y starts anew every time", history)
-    return measures
+    return dict(measures)
 
 
 def _checked_listeners(callbacks: Any) -> list[Callback]:
-    """The callbacks as a list of functions."""
+    """The callbacks as a list of functions; a class is refused, though it can be called."""
     if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
         return list(callbacks)
     if callable(callbacks) and not isinstance(callbacks, type):
@@ -390,7 +393,7 @@ class Eager(Backend):
 
         Args:
             calls, seconds: budgets; the iteration that reaches one is the last. None for no limit.
-            keep: leave ``state`` usable; else its values are emptied, so that memory is freed.
+            keep: leave ``state`` usable; else its values are removed, so that memory is freed.
         """
         method, oracle, values = state.method, state.oracle, dict(state.values)
         if not keep:
@@ -406,12 +409,14 @@ class Eager(Backend):
             if done < steps:  # the positions of the streams are those of the iterations done
                 chunk = draw_chunk(method, oracle, state.seed, state.t, done, state.drawn)
             return advance(state, values, done, chunk.drawn, oracle.take_calls())
-        end = math.inf if seconds is None else time.perf_counter() + seconds
+        deadline = math.inf if seconds is None else time.perf_counter() + seconds
         state = replace(state, values=values)
         for done in range(1, steps + 1):
             state = method.step(state)
             if done % LOOK == 0 and not are_numbers(state.x, state.y):
                 break
-            if (calls is not None and state.total_calls >= calls) or time.perf_counter() >= end:
+            if (
+                calls is not None and state.total_calls >= calls
+            ) or time.perf_counter() >= deadline:
                 break
         return state

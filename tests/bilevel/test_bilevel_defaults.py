@@ -11,7 +11,7 @@ from references.bilevel_small import small_quadratic
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import METHODS, AdamStep
-from mindgap.bilevel.core.settings import alike_rates
+from mindgap.bilevel.core.settings import with_equal_rates
 from mindgap.bilevel.methods.f2sap import WEIGHTS
 from mindgap.bilevel.tools.step_advice import StepAdvice
 
@@ -161,8 +161,8 @@ def test_weights_of_f2sap_differentiate_polynomials_up_to_their_order(order):
 
 def test_runs_that_differ_in_what_only_the_rates_read_share_one_program():
     some = _made("svrb", d=2.0, m=3.0, c=0.25)
-    assert alike_rates(some) == alike_rates(_made("svrb", d=4.0, m=5.0, c=0.75))
-    assert alike_rates(some) != alike_rates(replace(some, mu=7.0))
+    assert with_equal_rates(some) == with_equal_rates(_made("svrb", d=4.0, m=5.0, c=0.75))
+    assert with_equal_rates(some) != with_equal_rates(replace(some, mu=7.0))
 
 
 def test_borep_warms_y_up_where_it_is_asked_to():

@@ -35,6 +35,12 @@ def assert_near(a, b, rtol=1e-8):
     np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=rtol, atol=rtol * float(b.abs().max()))
 
 
+def hypergradient_with(oracle, inverse, upper, lower):
+    """f_x - J z at (X, Y) with z = inverse(f_y)."""
+    (found,) = d.hypergradients_at(oracle, [(X, Y)], lambda _, vs: [inverse(vs[0])], upper, lower)
+    return found
+
+
 def test_linear_system_direction_is_the_closed_form():
     z = QUADRATIC.z_star(X)
     d_y, d_z, d_x = oracle().residuals(X, Y, z, FULL, FULL)
@@ -49,8 +55,8 @@ def test_linear_system_direction_is_the_closed_form():
 def test_exact_and_conjugate_gradient_directions_are_the_closed_form():
     o = oracle()
     hessian, _ = o.operator(X, Y, FULL)
-    solved = d.implicit(
-        o, X, Y, lambda v: d.conjugate_gradients(o, hessian, v, products=12)[0], FULL, FULL
+    solved = hypergradient_with(
+        o, lambda v: d.conjugate_gradients(o, hessian, v, products=12)[0], FULL, FULL
     )
     assert_near(solved, TRUTH)
     assert_near(exact_hypergradient(PROBLEM, X), TRUTH)
@@ -72,10 +78,8 @@ def test_neumann_sum_has_its_geometric_error():
         shrink = torch.linalg.matrix_power(torch.eye(6, dtype=torch.float64) - eta * h, terms + 1)
         truth = torch.linalg.solve(h, f_y)
         assert_near(found, truth - shrink @ truth, rtol=1e-11)
-    many = d.implicit(
+    many = hypergradient_with(
         whole,
-        X,
-        Y,
         lambda v: d.neumann_sum(whole, X, Y, v, Sample(np.zeros(600, dtype=int)), eta),
         FULL,
         FULL,
@@ -100,7 +104,7 @@ def test_penalty_direction_has_an_error_that_falls_as_one_over_lambda():
         both = torch.linalg.solve(
             up.A + lam * low.A, -(up.a + lam * low.a + (up.C + lam * low.C).T @ X)
         )
-        found = d.penalty(o, X, both, Y, lam, FULL, FULL, FULL)
+        found = d.penalty_hypergradient(o, X, both, Y, lam, FULL, FULL, FULL)
         errors.append(float((found - TRUTH).norm()))
     falls = [a / b for a, b in itertools.pairwise(errors)]
     assert all(9.4 < f < 10.1 for f in falls), falls
@@ -172,7 +176,7 @@ def test_fused_oracle_is_dense_autograd():
         (o.lower(x, y, token), g_y),
     ):
         assert_near(found, truth, rtol=1e-13)
-    found_h, found_j = o.products(x, y, z, token)
+    found_h, found_j = o.second(x, y, z, token, ("Hz", "Jz"))
     assert_near(found_h, hz, rtol=1e-13)
     assert_near(found_j, jz, rtol=1e-13)
     _, full_h, full_j = o.dense(x, y, token)
@@ -264,8 +268,8 @@ def test_hypergradient_from_a_fixed_number_of_products():
     assert_near(hypergradient(PROBLEM, X, Y, products=len(Y)), TRUTH)
     assert_near(hypergradient(PROBLEM, X, Y, products=3 * len(Y)), TRUTH)
     tokens = Sample(np.array([2] * 4))
-    expected = d.implicit(
-        o, X, Y, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2)
+    expected = hypergradient_with(
+        o, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2)
     )
     found = hypergradient(
         PROBLEM, X, Y, lower=Sample(2), upper=Sample(1), solver="neumann", products=4, eta=0.3

@@ -20,7 +20,7 @@ from mindgap.bilevel import (
     solve,
     suggest_steps,
 )
-from mindgap.bilevel.tools.horizon import Ground, Scale, least_enough
+from mindgap.bilevel.tools.horizon import Measurements, Scale, least_enough
 
 
 def cleaning():
@@ -123,12 +123,12 @@ def test_the_rate_of_y_doubles_where_only_the_start_is_curved():
         *data,
         batch_size=4,
     )
-    ground = Ground(problem, 200, 40, 0)
-    ground.measure()
-    most = ground.largest(*ground.oracle.start)
+    measured = Measurements(problem, 200, 40, 0)
+    measured.measure()
+    most = measured.largest_curvature(*measured.oracle.start)
     assert most == pytest.approx(8.1)
-    assert ground.largest(ground.x, ground.near) < most / 4
-    assert ground.lr == pytest.approx(1.0 / most)
+    assert measured.largest_curvature(measured.x, measured.y_near) < most / 4
+    assert measured.lr_y == pytest.approx(1.0 / most)
 
 
 def test_a_longer_run_takes_shorter_steps_of_a_fixed_length():
@@ -151,9 +151,9 @@ def test_the_answer_says_what_was_tried_and_keeps_other_settings():
 
 def test_rates_follow_from_a_path():
     """Normalised steps add up to the path; plain ones of a falling rate likewise."""
-    slip = Scale("slip", METHODS["slip"].load(), size=5.0, dim=3)
+    slip = Scale("slip", METHODS["slip"].load(), gradient_norm=5.0, dim=3)
     assert slip.settings(2.0, 100, 0.1) == {"lr_x": 0.02, "lr_y": 0.1, "lr_z": 0.1}
-    soba = Scale("soba", METHODS["soba"].load(), size=5.0, dim=3).settings(2.0, 100, 0.1)
+    soba = Scale("soba", METHODS["soba"].load(), gradient_norm=5.0, dim=3).settings(2.0, 100, 0.1)
     rates = METHODS["soba"](**soba).rates(np.arange(100))["lr_x"]
     assert float(rates.sum()) * 5.0 == pytest.approx(2.0)
 
@@ -206,12 +206,12 @@ def test_a_curvature_that_is_no_number_ends_its_power_iteration():
         *data,
         batch_size=1,
     )
-    ground = Ground(problem, 200, 40, 0)
-    x, y = ground.oracle.start
+    measured = Measurements(problem, 200, 40, 0)
+    x, y = measured.oracle.start
 
     def calls_of(y):
-        before = ground.calls
-        return ground.largest(x, y), ground.calls - before
+        before = measured.calls
+        return measured.largest_curvature(x, y), measured.calls - before
 
     most, full = calls_of(y)
     assert math.isfinite(most)

@@ -116,7 +116,7 @@ def test_second_derivatives_through_networks_are_right(kind):
     )  # on the CPU only fused attention lacks a double backward
     x, y = oracle.start
     z, step = torch.randn_like(y), 1e-6
-    hz, jz = oracle.products(x, y, z, Sample(0))
+    hz, jz = oracle.second(x, y, z, Sample(0), ("Hz", "Jz"))
     ahead, behind = (oracle.lower(x, y + s * step * z, Sample(0)) for s in (1, -1))
     np.testing.assert_allclose(hz, (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-7)
     ahead, behind = (oracle.lower_x(x, y + s * step * z, Sample(0)) for s in (1, -1))

@@ -91,7 +91,7 @@ def test_every_name_of_a_method_is_declared(case):
     method, plan = case.make(), case.make().plan()
     named = {name for i in (*plan.first, *plan.period, plan.warm) for name in i.samples}
     assert named | method.rates(0).keys() <= get_type_hints(Draws).keys()
-    keeps = type(method)._keeps
+    keeps = type(method)._values_type
     assert issubclass(keeps, Values)
     from mindgap.bilevel.backends.count import CountingOracle, ProblemSizes
 

@@ -125,7 +125,9 @@ class JaxBackend(Backend):
         *,
         keep: bool = True,
     ) -> State:
-        """At most ``steps`` iterations; calls are kept exactly, seconds by the dispatch."""
+        """The state after at most ``steps`` iterations; a budget of calls is kept exactly, one of
+        seconds to within a chunk.
+        """
         with precision(state.problem):
             return run_counted(self._dispatch, state, steps, self.chunk, calls, seconds)
 
@@ -135,15 +137,17 @@ class JaxBackend(Backend):
         Returns:
             The values, and the iterations done: all, or fewer where x or y is no number any more.
         """
-        # Tables have room for a full dispatch: a shorter one needs no new compilation.
+        # Tables have room for a full dispatch, so that one of another length needs no compilation.
         iterations_per_cycle = sum(block.length for block in chunk.blocks)
         cycles = chunk.cycles
         if cycles > 1:
             cycles = max(cycles, self.chunk // max(iterations_per_cycle, 1))
-        blocks = [
-            pack_draws(block, cycles, self._room(block, chunk), state.problem)
-            for block in chunk.blocks
-        ]
+        blocks = []
+        for block in chunk.blocks:
+            room = block.length
+            if chunk.cycles == 1 and room > 1:
+                room = max(room, self.chunk)
+            blocks.append(pack_draws(block, cycles, room, state.problem))
         tables, layouts = [b.tables for b in blocks], [b.layout for b in blocks]
         constants = [b.constants for b in blocks]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
@@ -169,14 +173,6 @@ class JaxBackend(Backend):
             state.values, oracle.arrays, tables, constants, np.int32(chunk.cycles), lengths
         )
         return values, iterations_per_cycle * (chunk.cycles if single else int(done))
-
-    def _room(self, block: Block, chunk: Chunk) -> int:
-        """Iterations per cycle that a block's tables have room for; in a single cycle as many as a
-        chunk may have, so that a longer block needs no new compilation.
-        """
-        return (
-            block.length if chunk.cycles > 1 or block.length == 1 else max(block.length, self.chunk)
-        )
 
     @staticmethod
     def iterate(
@@ -209,45 +205,43 @@ class JaxBackend(Backend):
         """
         inner_oracle = oracle.with_arrays(arrays)
 
-        def run_iteration(r: int, c: Scalar, i: Scalar, v: ByName) -> ByName:
-            """The values after iteration i of cycle c of block r."""
+        def run_iteration(b: int, cycle: Scalar, i: Scalar, v: ByName) -> ByName:
+            """The values after iteration i of block b in a cycle; ``v`` are those before it."""
             rows: list[Any] = []  # this iteration's row of each table; None for an empty table
-            for table in tables[r]:
+            for table in tables[b]:
                 cycle_axis, iteration_axis, width = table.shape
                 if not width:
                     rows.append(None)
                     continue
-                number = c * iteration_axis + i  # of the row in the flat table
+                number = cycle * iteration_axis + i  # of the row in the flat table
                 if cycle_axis == 1 or iteration_axis == 1:  # the same number, cheaper when traced
-                    number = i if cycle_axis == 1 else c
-                rows.append(
-                    lax.dynamic_index_in_dim(table.reshape(-1, width), number, keepdims=False)
-                )
+                    number = i if cycle_axis == 1 else cycle
+                flat = table.reshape(-1, width)
+                rows.append(lax.dynamic_index_in_dim(flat, number, keepdims=False))
             draws: dict[str, Any] = {}
-            for place in layouts[r]:
+            for place in layouts[b]:
                 if place.table is None:
-                    draws[place.name] = constants[r][place.column]
+                    draws[place.name] = constants[b][place.column]
                     continue
                 end = place.column + int(np.prod(place.shape))
                 item = rows[place.table][place.column : end].reshape(place.shape)
                 draws[place.name] = Sample(item) if place.is_sample else item
-            new = method.next_values(v, draws, inner_oracle, chunk.blocks[r].kind)
+            new = method.next_values(v, draws, inner_oracle, chunk.blocks[b].kind)
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, v)
 
-        def run_cycle(c: Scalar, v: ByName) -> ByName:
-            """The values after cycle c: the iterations of each block in turn."""
-            for r, block in enumerate(chunk.blocks):
+        def run_cycle(cycle: Scalar, v: ByName) -> ByName:
+            """The values after a cycle: the iterations of each block in turn."""
+            for b, block in enumerate(chunk.blocks):
+                if b and block.length == 1:
+                    # Without the barrier all samples of a cycle could be read at its start;
+                    # with so much to do at once XLA hands half of it to another thread,
+                    # microsecond by microsecond: twice the processor time, and slower.
+                    cycle, v = lax.optimization_barrier((cycle, v))
                 if block.length == 1:
-                    if r:
-                        # Without the barrier all samples of a cycle could be read at its start;
-                        # with so much to do at once XLA hands half of it to another thread,
-                        # microsecond by microsecond: twice the processor time, and slower.
-                        c, v = lax.optimization_barrier((c, v))
-                    v = run_iteration(r, c, 0, v)
+                    v = run_iteration(b, cycle, 0, v)
                 else:
-                    v = lax.fori_loop(
-                        0, lengths[r] if single else block.length, partial(run_iteration, r, c), v
-                    )
+                    length = lengths[b] if single else block.length
+                    v = lax.fori_loop(0, length, partial(run_iteration, b, cycle), v)
             return v
 
         def run_some_cycles(carry: tuple[Scalar, ByName]) -> tuple[Scalar, ByName]:
@@ -257,10 +251,10 @@ class JaxBackend(Backend):
             return end, lax.fori_loop(begin, end, run_cycle, v)
 
         def should_go_on(carry: tuple[Scalar, ByName]) -> Scalar:
-            """Whether cycles are left, and x and y are numbers (after the first cycles)."""
+            """Whether cycles are left and x and y are finite; at the start they need not be."""
             begin, v = carry
-            numbers = jnp.isfinite(v["x"].sum() + v["y"].sum())
-            return (begin < cycles) & ((begin == 0) | numbers)
+            is_finite = jnp.isfinite(v["x"].sum() + v["y"].sum())
+            return (begin < cycles) & ((begin == 0) | is_finite)
 
         values = open_tables(values)
         if single:
@@ -296,10 +290,10 @@ class PackedDraws(NamedTuple):
 def pack_draws(block: Block, cycles: int, room: int, problem: BilevelProblem) -> PackedDraws:
     """The draws of a block, in tables with room for ``cycles`` times ``room`` iterations."""
     float_type = np.float64 if problem.dtype == torch.float64 else np.float32
-    widths = [0, 0]  # columns of the two tables so far
+    widths = [0, 0]  # columns of the table of whole numbers, and of the other, so far
     layout: list[DrawPlace] = []
     constants: list[float] = []
-    pieces: list[tuple[int, int, Table]] = []  # table, first column, values
+    pieces: list[tuple[int, int, Table]] = []  # table (0 or 1), first column, values
     for name, value in block.draws.items():
         if isinstance(value, float):
             layout.append(DrawPlace(name, False, None, len(constants), ()))
@@ -313,9 +307,8 @@ def pack_draws(block: Block, cycles: int, room: int, problem: BilevelProblem) ->
         pieces.append((table, widths[table], flat))
         widths[table] += flat.shape[2]
     whole_numbers = np.zeros((cycles, room, widths[0]), np.int32)
-    others = np.zeros((cycles, room, widths[1]), float_type)
+    tables = whole_numbers, np.zeros((cycles, room, widths[1]), float_type)
     for table, column, values in pieces:
         rows, iterations, width = values.shape
-        target = others if table else whole_numbers
-        target[:rows, :iterations, column : column + width] = values
-    return PackedDraws((whole_numbers, others), layout, np.array(constants, float_type))
+        tables[table][:rows, :iterations, column : column + width] = values
+    return PackedDraws(tables, layout, np.array(constants, float_type))

@@ -57,7 +57,7 @@ class CountingOracle(TorchOps, Oracle):
         return self.sizes.upper if level == "upper" else self.sizes.lower
 
     def weight(self, level: str, sample: Sample) -> float:
-        return 1.0
+        return 1.0  # the numbers are not read
 
     def _count(self, level: str, sample: Sample, *names: str) -> tuple[Tensor, ...]:
         """Count one call of each name per minibatch of the sample; returns one zero per name."""
@@ -88,14 +88,14 @@ class CountingOracle(TorchOps, Oracle):
 
 
 def value_shapes(method: AnyMethod, problem: BilevelProblem) -> ByName:
-    """The values of a method at its start, as tensors that have shapes and dtypes alone."""
+    """The values of a method at its start, as meta tensors: shapes and dtypes without numbers."""
     oracle = CountingOracle.of(problem)
     oracle.start = problem.pack_x.start.to("meta"), problem.pack_y.start.to("meta")
     return method.start_values(oracle)
 
 
 def table_bytes(method: AnyMethod, problem: BilevelProblem) -> int:
-    """Bytes of the arrays with two axes that a method keeps."""
+    """Bytes of the tables, the arrays with more than one axis, that a method keeps."""
     leaves = torch.utils._pytree.tree_leaves(value_shapes(method, problem))
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if leaf.dim() > 1)
 
@@ -116,11 +116,11 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
     total: dict[str, int] = {}
     sizes = CountingOracle.of(problem).sizes
     for block in chunk.blocks:
-        whole_numbers = [
-            name
-            for name, value in block.draws.items()
-            if isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.integer)
-        ]
+        samples = {n: v for n, v in block.draws.items() if isinstance(v, Sample)}
+        shapes = tuple((name, sample.which.shape[2:]) for name, sample in samples.items())
+        dtypes = {n: np.asarray(v).dtype for n, v in block.draws.items() if n not in samples}
+        whole_numbers = [name for name, dtype in dtypes.items() if dtype.kind == "i"]
+        rates = tuple(name for name, dtype in dtypes.items() if dtype.kind != "i")
         # ``distinct`` has one row per combination of whole numbers, ``occurrences`` how many
         # iterations have it. One number is the common case, in which a sort of rows would cost more
         # than the draws.
@@ -132,21 +132,11 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
             distinct, occurrences = np.unique(rows, axis=0, return_counts=True)
         else:
             distinct, occurrences = np.zeros((1, 0), int), np.array([chunk.cycles * block.length])
-        sample_shapes = tuple(
-            (name, value.which.shape[2:])
-            for name, value in block.draws.items()
-            if isinstance(value, Sample)
-        )
-        floats = tuple(
-            name
-            for name, value in block.draws.items()
-            if not isinstance(value, Sample) and name not in whole_numbers
-        )
-        for values, count in zip(distinct, occurrences, strict=True):
-            lengths = tuple(zip(whole_numbers, (int(value) for value in values), strict=True))
-            calls = _calls(method, block.kind, sample_shapes, lengths, floats, sizes)
+        for row_of_numbers, count in zip(distinct.tolist(), occurrences.tolist(), strict=True):
+            numbers = tuple(zip(whole_numbers, row_of_numbers, strict=True))
+            calls = _calls(method, block.kind, shapes, numbers, rates, sizes)
             for name, number in calls.items():
-                total[name] = total.get(name, 0) + number * int(count)
+                total[name] = total.get(name, 0) + number * count
     return total
 
 
@@ -160,11 +150,12 @@ def next_length(method: AnyMethod, t: int, steps_left: int) -> int:
         [9, 1]
     """
     plan = method.plan()
-    first_iterations, period = len(plan.first), len(plan.period)
-    if t < first_iterations:
-        return min(steps_left, first_iterations - t)
-    if (t - first_iterations) % period or steps_left < period:
-        return min(steps_left, period - (t - first_iterations) % period)
+    first_count, period = len(plan.first), len(plan.period)
+    if t < first_count:
+        return min(steps_left, first_count - t)
+    done = (t - first_count) % period  # iterations of the present period
+    if done or steps_left < period:
+        return min(steps_left, period - done)
     return steps_left - steps_left % period
 
 
@@ -179,24 +170,24 @@ def run_counted(
     """The state after at most ``steps`` iterations of a backend that cannot count while it runs.
 
     Args:
-        dispatch: runs the iterations of a chunk from a state and returns the values and how many
-            were run, fewer than all where x or y is no number any more.
+        dispatch: runs the iterations of a chunk from a state and returns (the values, how many
+            were run: fewer than all where x or y is no number any more).
         state: where to begin.
         steps: most iterations.
         chunk_size: most iterations of one chunk.
         calls: budget of oracle calls; the last iteration is the one that reaches it.
         seconds: budget of time, kept by the chunk.
     """
-    method, last_iteration = state.method, state.t + steps
-    end_time = math.inf if seconds is None else time.perf_counter() + seconds
+    method, end = state.method, state.t + steps
+    deadline = math.inf if seconds is None else time.perf_counter() + seconds
 
     def draw(count: int) -> tuple[Chunk, dict[str, int]]:
         """The next ``count`` iterations, and their oracle calls by name."""
         chunk = draw_chunk(method, state.oracle, state.seed, state.t, count, state.drawn)
         return chunk, calls_of_chunk(method, state.problem, chunk)
 
-    while state.t < last_iteration:
-        count = next_length(method, state.t, min(last_iteration - state.t, chunk_size))
+    while state.t < end:
+        count = next_length(method, state.t, min(end - state.t, chunk_size))
         chunk, spent = draw(count)
         if calls is not None and state.total_calls + sum(spent.values()) > calls:
             reached = steps_until(state, lambda s: s.total_calls >= calls, count)
@@ -207,20 +198,20 @@ def run_counted(
             chunk, spent = draw(steps_run)
         state = advance(state, values, steps_run, chunk.drawn, spent)
         out_of_calls = calls is not None and state.total_calls >= calls
-        if steps_run < count or out_of_calls or time.perf_counter() >= end_time:
+        if steps_run < count or out_of_calls or time.perf_counter() >= deadline:
             break
     return state
 
 
 def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024) -> int:
-    """How many iterations it takes, from 1 to ``most``, until the counters of a state reach a mark.
+    """Iterations until ``reached`` says True of the state; ``most`` if it does not before.
 
-    Nothing is run: the state that is asked about has counters alone, no values.
+    No iteration is run: the states that ``reached`` gets have counters alone, no values.
 
     Args:
         state: where the run stands.
-        reached: function of a state to True or False; it may read iterations, updates and calls.
-        most: iterations to look ahead.
+        reached: function of a state; it may read iterations, updates and calls.
+        most: iterations to look ahead, at least 1.
 
     Example:
         >>> from mindgap.bilevel import SOBA
@@ -233,12 +224,12 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
     counters = replace(state, values={})
     chunk = draw_chunk(method, state.oracle, state.seed, state.t, most, state.drawn)
     for number, (kind, draws) in enumerate(chunk.steps(), 1):
+        # All that the oracle calls of an iteration depend on, besides its kind
         shapes = tuple((n, np.shape(v.which)) for n, v in draws.items() if isinstance(v, Sample))
-        lengths = tuple((n, v) for n, v in draws.items() if isinstance(v, int))
-        floats = tuple(n for n, v in draws.items() if isinstance(v, float))
-        counters = advance(
-            counters, {}, 1, counters.drawn, _calls(method, kind, shapes, lengths, floats, sizes)
-        )
+        numbers = tuple((n, v) for n, v in draws.items() if isinstance(v, int))
+        rates = tuple(n for n, v in draws.items() if isinstance(v, float))
+        calls = _calls(method, kind, shapes, numbers, rates, sizes)
+        counters = advance(counters, {}, 1, counters.drawn, calls)
         if reached(counters):
             return number
     return most
@@ -249,23 +240,23 @@ def _calls(
     method: AnyMethod,
     kind: str,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    lengths: tuple[tuple[str, int], ...],
-    floats: tuple[str, ...],
+    numbers: tuple[tuple[str, int], ...],
+    rates: tuple[str, ...],
     sizes: ProblemSizes,
 ) -> dict[str, int]:
     """Oracle calls by name of one iteration of a kind; found by running it on zeros, and cached.
 
     Args:
         shapes: (name, axes before those of one minibatch) of each sample.
-        lengths: (name, value) of each random whole number, such as the length of a series.
-        floats: names of the rates.
+        numbers: (name, value) of each random whole number, such as the length of a series.
+        rates: their names.
         sizes: of the problem.
     """
     oracle = CountingOracle(sizes)
     draws: dict[str, Any] = {
         name: row(Sample(np.zeros((1, *shape), int)), 0) for name, shape in shapes
     }
-    draws.update(lengths)
-    draws.update(dict.fromkeys(floats, 1.0))
+    draws.update(numbers)
+    draws.update(dict.fromkeys(rates, 1.0))
     method.next_values(method.start_values(oracle), draws, oracle, kind)
     return oracle.calls.as_dict()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ class _DeviceIndices:
         return self.indices[:1] // len(self.indices)
 
     def item(self) -> _DeviceIndices:
-        """Itself, as an array of no axes would return its entry."""
+        """Itself: callers take the number out of an array without axes by this name."""
         return self
 
 
@@ -91,12 +91,14 @@ class _CapturedOracle(_DeviceRows, TorchOracle):
     """An oracle whose samples and tables are found on the device, so that a graph can replay it."""
 
     def __init__(self, oracle: TorchOracle) -> None:
+        # All of ``oracle``, on a problem whose minibatches are gathered
         self.__dict__.update(oracle.__dict__)
         self.problem = copy(oracle.problem)
         for name in ("upper_data", "lower_data"):
             setattr(self.problem, name, _GatheredData(getattr(oracle.problem, name)))
 
     def _is_common(self, *samples: Sample) -> bool:
+        # A gathered minibatch is one in the usual modes, those of the capture
         return all(isinstance(sample.which, _DeviceIndices) for sample in samples)
 
     def weight(self, level: str, sample: Sample) -> float:
@@ -112,10 +114,10 @@ def _is_table(path: tuple[Any, ...]) -> bool:
 
 def _copy_values(values: ByName) -> ByName:
     """Copies of all values but SAGA's tables, which belong to the state that is stepped."""
-    copies: ByName = pytree.tree_map_with_path(
-        lambda path, t: t if _is_table(path) else t.clone(), values
+    return cast(
+        "ByName",
+        pytree.tree_map_with_path(lambda p, t: t if _is_table(p) else t.clone(), values),
     )
-    return copies
 
 
 def _table_addresses(values: ByName) -> list[int]:
@@ -132,12 +134,12 @@ def _run_and_undo(iteration: Callable[[], None], rows: _DeviceRows, values: ByNa
     """Run an iteration and put all values back; of a table, which is large, only the rows that
     ``rows`` saw replaced.
     """
-    before, rows.overwritten = _copy_values(values), []
+    old_values, rows.overwritten = _copy_values(values), []
     iteration()
     for table, number, old_row in reversed(rows.overwritten):
         table.index_copy_(0, number, old_row)
     rows.overwritten = None
-    _overwrite(values, before)
+    _overwrite(values, old_values)
 
 
 class _IterationGraph:
@@ -299,7 +301,9 @@ class CudaGraphs(Backend):
         *,
         keep: bool = True,
     ) -> State:
-        """At most that many iterations; a budget of calls is exact, one of seconds by the chunk."""
+        """The state after at most ``steps`` iterations; a budget of calls is kept exactly, one of
+        seconds to within a chunk.
+        """
         if not isinstance(state.oracle, TorchOracle):
             fail("state", "must be of a torch backend", type(state.oracle).__name__)
         return run_counted(self._replay, state, steps, self.chunk, calls, seconds)
@@ -312,11 +316,11 @@ class CudaGraphs(Backend):
         """
         oracle, problem = state.oracle, state.problem
         key = (state.method, id(problem))
-        known = self._graphs.get(key)
-        if known is None or _table_addresses(known[0]) != _table_addresses(state.values):
-            known = self._graphs[key] = _copy_values(state.values), {}
+        captured = self._graphs.get(key)
+        if captured is None or _table_addresses(captured[0]) != _table_addresses(state.values):
+            captured = self._graphs[key] = _copy_values(state.values), {}
         # The graphs work on values of their own, at addresses that stay.
-        values, graphs = known
+        values, graphs = captured
         _overwrite(values, state.values)
         iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}
         order, columns_by_graph = _columns_by_graph(chunk)
@@ -364,8 +368,7 @@ class CudaGraphs(Backend):
         def iteration() -> None:
             """Overwrite the values with those of the next iteration; move to the next row."""
             new = method.next_values(dict(values), graph.draws(), oracle, graph.iteration.kind)
-            # A new value may be an old one (the point before): take a copy before that is
-            # overwritten.
+            # A new value may be another old one (the point before): copy it before that changes.
             new = pytree.tree_map(
                 lambda a, b: b.clone() if b.data_ptr() in addresses - {a.data_ptr()} else b,
                 values,
@@ -377,12 +380,13 @@ class CudaGraphs(Backend):
         if values["x"].device.type != "cuda":
             graph.replay = iteration
             return
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        # A first run on a stream of its own, as captures ask for.
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             _run_and_undo(iteration, oracle, values)
             graph.row.zero_()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(stream)
         captured = torch.cuda.CUDAGraph()
         # Graphs run one after the other and leave nothing in their memory: all of them share it.
         self._pool = self._pool or torch.cuda.graph_pool_handle()

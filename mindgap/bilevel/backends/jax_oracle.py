@@ -119,28 +119,26 @@ class JaxOps(Ops):
         first ``length`` rows, a number that may be known only when the loop runs.
         """
         arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
-        forms = [Sample if isinstance(a, Sample) else (lambda row: row) for a in inputs]
+        is_sample = [isinstance(a, Sample) for a in inputs]
 
-        def call(carry: T, rows: Iterable[Any]) -> T:
-            """The body with one row of each input, in the input's form."""
-            return body(carry, *[form(row) for form, row in zip(forms, rows, strict=True)])
+        def step(carry: T, rows: Iterable[Any]) -> tuple[T, None]:
+            """The body with one row of each input, in the input's form; None as ``scan`` asks."""
+            in_form = (Sample(r) if s else r for r, s in zip(rows, is_sample, strict=True))
+            return body(carry, *in_form), None
 
-        def call_at(i: Scalar, carry: T) -> T:
+        def step_at(i: Scalar, carry: T) -> T:
+            # The same with row i, for ``fori_loop``
             rows = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
-            return call(carry, rows)
+            return step(carry, rows)[0]
 
         if length is not None:
-            return lax.fori_loop(0, length, call_at, carry)
-
-        if len(arrays[0]) <= max(self.unroll, 4):  # an unrolled loop is fastest
-            for i in range(len(arrays[0])):
-                carry = call(carry, [a[i] for a in arrays])
-            return carry
-
-        def step(carry: T, rows: list[Any]) -> tuple[T, None]:
-            return call(carry, rows), None
-
-        return lax.scan(step, carry, arrays, unroll=min(self.unroll, len(arrays[0])))[0]
+            return lax.fori_loop(0, length, step_at, carry)
+        count = len(arrays[0])
+        if count > max(self.unroll, 4):
+            return lax.scan(step, carry, arrays, unroll=min(self.unroll, count))[0]
+        for i in range(count):  # an unrolled loop is fastest
+            carry, _ = step(carry, [a[i] for a in arrays])
+        return carry
 
 
 class JaxOracle(JaxOps, ProblemOracle):
@@ -244,13 +242,10 @@ class JaxOracle(JaxOps, ProblemOracle):
     def _transpose(arrays: Batch, orders: list[Axes]) -> Any:
         """Arrays with their last axes in new orders; axes before them stay in front."""
         leaves, structure = jax.tree.flatten(arrays)
-        leading_axes = [
-            tuple(range(a.ndim - len(order))) for a, order in zip(leaves, orders, strict=True)
-        ]
-        transposed = [
-            jnp.transpose(a, (*front, *(len(front) + i for i in order)))
-            for a, front, order in zip(leaves, leading_axes, orders, strict=True)
-        ]
+        transposed = []
+        for array, order in zip(leaves, orders, strict=True):
+            front = array.ndim - len(order)
+            transposed.append(jnp.transpose(array, (*range(front), *(front + i for i in order))))
         return structure.unflatten(transposed)
 
     def _in_form(self, level: str) -> Callable[[Any, Any, Any], Any]:
@@ -300,7 +295,9 @@ class JaxOracle(JaxOps, ProblemOracle):
 
 
 def open_tables(values: ByName) -> ByName:
-    """Tables with one write that waits: (rows, index, row); at first a row that is there."""
+    """Values whose tables, of rows alone, become (rows, waiting index, waiting row): a write that
+    ``replace_row`` makes at its next call. The first such write changes nothing.
+    """
     if not isinstance(values, dict):
         return values
     result: ByName = {name: open_tables(value) for name, value in values.items()}
@@ -310,7 +307,7 @@ def open_tables(values: ByName) -> ByName:
 
 
 def close_tables(values: ByName) -> ByName:
-    """Tables with nothing waiting."""
+    """Values whose tables are rows alone again, after the write that waits."""
     if not isinstance(values, dict):
         return values
     result: ByName = {name: close_tables(value) for name, value in values.items()}
@@ -344,7 +341,7 @@ def _samples_as_arrays(problem: BilevelProblem, level: str) -> Any:
 
 
 def _merge(arrays: Batch) -> Any:
-    """Batches side by side as one."""
+    """Several batches, (batches, samples, ...), joined to one: (batches · samples, ...)."""
     return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
 
 
@@ -389,41 +386,34 @@ def axis_orders(loss: Callable[..., Any], x: Array, y: Array, batch: Batch) -> l
     leaves, structure = jax.tree.flatten(batch)
     products_by_array: list[list[Sums]] = [[] for _ in leaves]
     if any(a.ndim > 2 for a in leaves):
-        traced = jax.make_jaxpr(lambda *b: jax.grad(loss, (0, 1))(x, y, structure.unflatten(b)))(
-            *leaves
-        ).jaxpr
+        gradient = jax.grad(loss, (0, 1))
+        trace = jax.make_jaxpr(lambda *arrays: gradient(x, y, structure.unflatten(arrays)))
+        traced = trace(*leaves).jaxpr
         _find_products(traced, dict(zip(traced.invars, products_by_array, strict=True)))
     return [_best_order(a.ndim, sums) for a, sums in zip(leaves, products_by_array, strict=True)]
 
 
 def _find_products(jaxpr: Any, uses_of: dict[Any, list[Sums]]) -> None:
-    """Add to each list in ``uses_of`` how the products of a traced function, and of those it
-    calls, use that variable; the lists change in place.
+    """Append to the list of each variable in ``uses_of`` its axes in every product of a traced
+    function, and of the functions it calls.
     """
     for equation in jaxpr.eqns:
-        # The list of each input; none for a literal, which has a value, or an unknown variable.
+        # The list of each input; None for a literal, which has a value, or an unknown variable.
         uses_by_input = [None if hasattr(v, "val") else uses_of.get(v) for v in equation.invars]
         if equation.primitive.name == "dot_general":
             sums, batched = equation.params["dimension_numbers"]
-            for sums_list, summed, leading in zip(uses_by_input, sums, batched, strict=True):
-                if sums_list is not None:
-                    sums_list.append((tuple(leading), tuple(summed)))
-        inside = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        inside = getattr(inside, "jaxpr", inside)
-        if inside is not None and len(inside.invars) == len(uses_by_input):
-            # A loop over an axis (scan) hands on slices, whose axes are others.
-            same_axes = [
-                v.aval.ndim == o.aval.ndim
-                for v, o in zip(inside.invars, equation.invars, strict=True)
-            ]
-            _find_products(
-                inside,
-                {
-                    v: k
-                    for v, k, is_alike in zip(inside.invars, uses_by_input, same_axes)
-                    if k is not None and is_alike
-                },
-            )
+            for uses, summed, leading in zip(uses_by_input, sums, batched, strict=True):
+                if uses is not None:
+                    uses.append((tuple(leading), tuple(summed)))
+        called = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+        called = getattr(called, "jaxpr", called)
+        if called is not None and len(called.invars) == len(uses_by_input):
+            inner_uses = {}
+            for inner, outer, uses in zip(called.invars, equation.invars, uses_by_input):
+                # A loop over an axis (scan) hands on slices, whose axes are others.
+                if uses is not None and inner.aval.ndim == outer.aval.ndim:
+                    inner_uses[inner] = uses
+            _find_products(called, inner_uses)
 
 
 def _best_order(axes: int, products: list[Sums]) -> Axes:

@@ -7,7 +7,7 @@ read the same samples, so that a product of a batch with one vector becomes a pr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -75,11 +75,11 @@ class ManyRuns:
         self.t, self.calls = 0, [0] * len(self.seeds)
         self.values, self._drawn = self._start()
 
-    def _compile_once(self, key: tuple[Any, ...], make: Any) -> Any:
-        """The function that ``make`` returns, compiled once for each key, method and problem."""
+    def _compile_once(self, key: tuple[Any, ...], function: Callable[..., Any]) -> Any:
+        """A function, compiled at its first use with this key, method and problem."""
         form = (*key, self.points[0].without_rates(), id(self.oracle.problem))
         if form not in self.backend.compiled:
-            self.backend.compiled[form] = jax.jit(make())
+            self.backend.compiled[form] = jax.jit(function)
         return self.backend.compiled[form]
 
     def _start(self) -> tuple[ByName, list[dict[str, int]]]:
@@ -87,7 +87,7 @@ class ManyRuns:
         each stream for each seed; adds the oracle calls to ``calls``.
         """
         method, oracle = self.points[0], self.oracle
-        # Draws and stream positions of each seed, and rates of each point, at the start.
+        # By seed: the draws, and how many each stream gave.
         draws_by_seed, drawn_by_seed = zip(
             *(draw_start(method, oracle, seed) for seed in self.seeds), strict=True
         )
@@ -104,19 +104,17 @@ class ManyRuns:
 
         def start(rates: dict[str, Any], samples: dict[str, Any], arrays: Any) -> ByName:
             """The values of one point and one seed before the first iteration."""
-            twin = copy(method)
-            object.__setattr__(twin, "rates", lambda t: rates)  # ``prepare`` asks for iteration 0
-            inside = oracle.with_arrays(arrays)
+            point = copy(method)
+            object.__setattr__(point, "rates", lambda t: rates)  # ``prepare`` asks for iteration 0
+            inner_oracle = oracle.with_arrays(arrays)
             draws = {name: Sample(which) for name, which in samples.items()}
-            return twin.prepared_values(twin.start_values(inside), draws, inside)
+            return point.prepared_values(point.start_values(inner_oracle), draws, inner_oracle)
 
-        def make() -> Any:
-            over_points = jax.vmap(start, (0, None, None), axis_size=len(self.points))
-            return jax.vmap(over_points, (None, 0, None), axis_size=len(self.seeds))
-
+        over_points = jax.vmap(start, (0, None, None), axis_size=len(self.points))
+        over_seeds = jax.vmap(over_points, (None, 0, None), axis_size=len(self.seeds))
         key = ("start", len(self.points), len(self.seeds))
         with precision(oracle.problem):
-            values: ByName = self._compile_once(key, make)(rates, samples, oracle.arrays)
+            values: ByName = self._compile_once(key, over_seeds)(rates, samples, oracle.arrays)
         for s, draws in enumerate(draws_by_seed):
             self.calls[s] += sum(oracle.start_calls(method, draws).values())
         return values, list(drawn_by_seed)
@@ -137,8 +135,8 @@ class ManyRuns:
             self._drawn = [chunk.drawn for chunk in chunks]
             self.t += count
 
-    def keep(self, numbers: Sequence[int]) -> None:
-        """Go on with some of the points alone, by their numbers."""
+    def keep_points(self, numbers: Sequence[int]) -> None:
+        """Drop all points but those with these positions in ``points``."""
         chosen = np.array(numbers, dtype=np.int64)
         self.points = [self.points[i] for i in numbers]
         self.values = jax.tree.map(lambda value: value[:, chosen], self.values)
@@ -191,18 +189,16 @@ class ManyRuns:
             )
             return values_after
 
-        def make() -> Any:
-            """The function for all points, then for all seeds: None marks what they share."""
-            over_points = jax.vmap(iterate, (0, None, None, 0, 0, None, None))
-            return jax.vmap(over_points, (0, None, 0, None, None, None, None))
-
+        # None marks the arguments that all points share, then those that all seeds share.
+        over_points = jax.vmap(iterate, (0, None, None, 0, 0, None, None))
+        over_seeds = jax.vmap(over_points, (0, None, 0, None, None, None, None))
         shapes = tuple(array.shape for array in (*integers, *floats, *constants))
         kinds = tuple(
             (block.kind, None if single else block.length) for block in first_chunk.blocks
         )
         key = ("many", kinds, single, str(layouts), shapes)
         cycle_count = np.int32(first_chunk.cycles)
-        values: ByName = self._compile_once(key, make)(
+        values: ByName = self._compile_once(key, over_seeds)(
             self.values, oracle.arrays, integers, floats, constants, cycle_count, lengths
         )
         return values
@@ -212,16 +208,16 @@ class ManyRuns:
         oracle = self.oracle
 
         def loss(x: Array, y: Array, arrays: Any) -> Any:
+            # The upper loss of one run; ``arrays`` are the data, which all runs share
             return oracle.with_arrays(arrays).loss("upper", x, y)
 
         with precision(oracle.problem):
-            compiled = self._compile_once(
-                ("losses",), lambda: jax.vmap(jax.vmap(loss, (0, 0, None)), (0, 0, None))
-            )
+            over_runs = jax.vmap(jax.vmap(loss, (0, 0, None)), (0, 0, None))
+            compiled = self._compile_once(("losses",), over_runs)
             losses = compiled(self.values["x"], self.values[lower], oracle.arrays)
             return np.asarray(losses, np.float64)
 
 
 def _room(length: int) -> int:
-    """The power of two at or above a length: a slightly longer run needs no new compilation."""
+    """The power of two at or above a length, so that few lengths need a compilation."""
     return int(2 ** math.ceil(math.log2(max(length, 1))))

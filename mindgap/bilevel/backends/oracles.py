@@ -65,7 +65,7 @@ class TorchOps(Ops):
 
     @staticmethod
     def move(x: Tensor, d: Tensor, lr: Scalar) -> Tensor:
-        if isinstance(lr, Tensor):
+        if isinstance(lr, Tensor):  # a step of its own, or a rate that lies on the device
             return torch.addcmul(x, d, lr, value=-1)
         return torch.sub(x, d, alpha=lr)
 
@@ -107,6 +107,7 @@ class TorchOps(Ops):
 
     @staticmethod
     def after(sample: Sample, vector: Tensor) -> Sample:
+        # Eager torch reads the data of a sample only where they are used
         return sample
 
     def loop(
@@ -126,8 +127,8 @@ LOOK = 16
 
 
 def are_numbers(*vectors: Tensor) -> bool:
-    """Whether no element is NaN or infinite (a sum of large elements may overflow: then they are
-    looked at one by one).
+    """Whether no element is NaN or infinite. The sums say so at once; as a sum of large elements
+    may overflow, the elements decide if one is not finite.
 
     Example:
         >>> are_numbers(torch.ones(2)), are_numbers(torch.ones(2), torch.tensor([0.0, torch.nan]))
@@ -141,7 +142,7 @@ def are_numbers(*vectors: Tensor) -> bool:
 def scramble(bits: Any, mask: Any) -> Any:
     """Hash of whole numbers to 32 bits (the finaliser of MurmurHash3), for arrays of any library.
 
-    ``mask`` is 2^32 - 1 in the type that the arithmetic shall have.
+    ``mask`` is 2^32 - 1, in the integer type of the arithmetic.
 
     Example:
         >>> scramble(np.array([1, 2]), 2**32 - 1).tolist()
@@ -153,7 +154,7 @@ def scramble(bits: Any, mask: Any) -> Any:
 
 
 def _item(a: Any, i: int) -> Any:
-    """Row i of an input of a loop: a sample, a number, or a row of a tensor."""
+    """Row i of an input of a loop: a sample of samples, a number of an array, a row of a tensor."""
     if isinstance(a, Sample):
         return row(a, i)
     if isinstance(a, np.ndarray):
@@ -161,7 +162,7 @@ def _item(a: Any, i: int) -> Any:
     return a[i]
 
 
-def sweep(
+def backward(
     ends: Sequence[Tensor],
     inputs: Sequence[Tensor],
     weights: Sequence[Tensor],
@@ -171,26 +172,24 @@ def sweep(
 ) -> tuple[Tensor | None, ...]:
     """Derivatives of ``sum <end, weight>`` in the inputs, None for an input that does not enter.
 
-    ``torch.autograd.grad`` looks at its arguments before it calls the engine. On a problem whose
-    derivatives take a few hundred microseconds those looks are a sixth of an iteration, so callers
-    whose arguments are known to be right call the engine itself.
+    The engine is called directly: the checks of ``torch.autograd.grad`` are a sixth of an iteration
+    on a problem whose derivatives take a few hundred microseconds.
 
     Args:
         ends: tensors with a graph.
         inputs: leaves of it.
         weights: one tensor of the same shape for each end.
         create_graph: whether the result can be differentiated again.
-        retain_graph: whether the graph is kept for another sweep; always so with ``create_graph``.
+        retain_graph: whether the graph is kept for another call; always so with ``create_graph``.
 
     Example:
         >>> x, y = torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)
-        >>> sweep([(x * x).sum()], [x, y], [torch.tensor(1.0)])
+        >>> backward([(x * x).sum()], [x, y], [torch.tensor(1.0)])
         (tensor([2., 2.]), None)
     """
     keep_graph = create_graph or retain_graph
-    if _ENGINE is None or any(
-        type(end) is not Tensor for end in ends
-    ):  # a subclass may have its own way
+    # A subclass of Tensor may have derivatives of its own, which only autograd.grad asks for.
+    if _ENGINE is None or any(type(end) is not Tensor for end in ends):
         return torch.autograd.grad(
             ends, inputs, weights, keep_graph, create_graph, allow_unused=True
         )
@@ -206,11 +205,11 @@ def sweep(
     return gradients
 
 
-def times(value: float, loss: Tensor) -> Tensor:
-    """A number in the form of a loss, made once for each form.
+def constant_like(value: float, loss: Tensor) -> Tensor:
+    """A number in the shape, dtype and on the device of a loss; cached, so not to be changed.
 
     Example:
-        >>> times(-1.0, torch.tensor(3.0)) is times(-1.0, torch.tensor(5.0))
+        >>> constant_like(-1.0, torch.tensor(3.0)) is constant_like(-1.0, torch.tensor(5.0))
         True
     """
     return _constant(value, loss.shape, loss.dtype, loss.device)
@@ -303,13 +302,14 @@ class TorchOracle(TorchOps, ProblemOracle):
         pack = pack_y if variable == "y" else pack_x  # leaves of this one take the gradient
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
+            # The derivative on one batch; only ``variable`` has leaves in the graph
             leaves = pack.leaves(y if variable == "y" else x)
             at_x = pack_x.view(x) if variable == "y" else pack_x.assemble(leaves)
             at_y = pack_y.assemble(leaves) if variable == "y" else pack_y.view(y)
             loss = self.loss(level, at_x, at_y, batch, sample)
             if not loss.requires_grad:
                 return (pack.join([None] * len(leaves)),)
-            return (pack.join(sweep((loss,), leaves, (times(1.0, loss),))),)
+            return (pack.join(backward((loss,), leaves, (constant_like(1.0, loss),))),)
 
         return self._run(
             level, evaluate, sample, (("g_" if level == "lower" else "f_") + variable,)
@@ -333,7 +333,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
         loss = self.loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, sample)
-        gradients = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
+        gradients = backward((loss,), (*xs, *ys), (constant_like(1.0, loss),))
         return gradients[: len(xs)], gradients[len(xs) :]
 
     def operator(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Product, Product]:
@@ -359,7 +359,7 @@ class TorchOracle(TorchOps, ProblemOracle):
             # The loss takes a view that a matrix stored by columns does not have.
             tall, ys = [], pack_y.leaves(y)
             loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, sample)
-        g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
+        g_y = backward((loss,), ys, (constant_like(1.0, loss),), create_graph=True)
         # The parts of g_y that depend on x or y; the others have no second derivatives.
         curved = [i for i, g in enumerate(g_y) if g is not None and g.requires_grad]
         ends: list[Any] = [g_y[i] for i in curved]
@@ -371,7 +371,7 @@ class TorchOracle(TorchOps, ProblemOracle):
             for i in tall:
                 vectors[i] = by_columns(vectors[i])
             return pack.join(
-                sweep(ends, inputs, [vectors[i] for i in curved], retain_graph=True)
+                backward(ends, inputs, [vectors[i] for i in curved], retain_graph=True)
                 if ends
                 else [None] * len(inputs)
             )
@@ -398,17 +398,17 @@ class TorchOracle(TorchOps, ProblemOracle):
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
         at_x, at_y = pack_x.assemble(xs), pack_y.assemble(ys)
         loss = self.loss("lower", at_x, at_y, self.problem.lower_data.fetch(lower), lower)
-        g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
+        g_y = backward((loss,), ys, (constant_like(1.0, loss),), create_graph=True)
         loss = self.loss("upper", at_x, at_y, self.problem.upper_data.fetch(upper), upper)
         ends, weights = [], []
         if loss.requires_grad:
             ends.append(loss)
-            weights.append(times(-1.0, loss))
+            weights.append(constant_like(-1.0, loss))
         for g, v in zip(g_y, pack_y.split(z), strict=True):
             if g is not None and g.requires_grad:
                 ends.append(g)
                 weights.append(v)
-        derivatives = sweep(ends, (*ys, *xs), weights)
+        derivatives = backward(ends, (*ys, *xs), weights)
         g_y_flat = (
             pack_y.join([None if g is None else g.detach() for g in g_y]) if gradient else None
         )
@@ -417,31 +417,26 @@ class TorchOracle(TorchOps, ProblemOracle):
     def _residuals_by_level(
         self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool
     ) -> tuple[Any, Tensor, Tensor]:
-        """As ``residuals``, one level after the other, with few copies of the vectors at a time."""
+        """g_y (None if ``gradient`` is False), Hz - f_y and f_x - Jz, one level after the other, so
+        that few copies of the vectors are in memory at a time.
+        """
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
-        if pack_x.is_tensor or pack_y.is_tensor:
+        if pack_x.is_tensor or pack_y.is_tensor:  # joined without a copy that could be changed
             return super().residuals(x, y, z, lower, upper, gradient)
-        g_y = None
-        if gradient:
-            g_y, hz, jz = self.system(x, y, z, lower)
-        else:
-            hz, jz = self.products(x, y, z, lower)
-        # hz and jz were joined from parts just now: f is added to them in place, without a flat
-        # copy of its own.
-        d_z, d_x = hz, jz.neg_()
-        if self._is_common(upper):
-            self.calls.add_together(("f_x", "f_y"))
-            upper_gradients = self._upper_parts(x, y, self.problem.upper_data.fetch(upper), upper)
-            for pack, residual, gradients, sign in (
-                (pack_y, d_z, upper_gradients[1], -1),
-                (pack_x, d_x, upper_gradients[0], 1),
-            ):
-                for flat, f_part in zip(pack.split(residual), gradients, strict=True):
-                    if f_part is not None:
-                        flat.add_(f_part, alpha=sign)
-            return g_y, d_z, d_x
-        f_x, f_y = self.upper(x, y, upper)
-        return g_y, d_z.sub_(f_y), d_x.add_(f_x)
+        names = ("g_y", "Hz", "Jz") if gradient else ("Hz", "Jz")
+        *g_ys, d_z, d_x = self.second(x, y, z, lower, names)
+        # These were joined from several parts to new tensors: f is added in place.
+        g_y, d_x = g_ys[0] if gradient else None, d_x.neg_()
+        if not self._is_common(upper):
+            f_x, f_y = self.upper(x, y, upper)
+            return g_y, d_z.sub_(f_y), d_x.add_(f_x)
+        self.calls.add_together(("f_x", "f_y"))
+        f_x, f_y = self._upper_parts(x, y, self.problem.upper_data.fetch(upper), upper)
+        for pack, residual, parts, sign in ((pack_y, d_z, f_y, -1), (pack_x, d_x, f_x, 1)):
+            for flat, part in zip(pack.split(residual), parts, strict=True):
+                if part is not None:
+                    flat.add_(part, alpha=sign)
+        return g_y, d_z, d_x
 
     def dense(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
         """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, one product per lower unknown."""
@@ -485,7 +480,7 @@ class TorchOracle(TorchOps, ProblemOracle):
             xs = pack_x.leaves(x) if "Jz" in names else []
             x_form = pack_x.assemble(xs) if xs else pack_x.view(x)
             loss = self.loss("lower", x_form, pack_y.assemble(ys), batch, sample)
-            g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
+            g_y = backward((loss,), ys, (constant_like(1.0, loss),), create_graph=True)
             # The parts of g_y that depend on x or y, each with its part of z.
             curved = [
                 (g, v)
@@ -495,7 +490,7 @@ class TorchOracle(TorchOps, ProblemOracle):
             variables = (*(ys if "Hz" in names else ()), *xs)
             products: tuple[Tensor | None, ...] = (None,) * len(variables)
             if curved:
-                products = sweep([g for g, _ in curved], variables, [v for _, v in curved])
+                products = backward([g for g, _ in curved], variables, [v for _, v in curved])
             result: list[Tensor] = []
             if "g_y" in names:
                 result.append(pack_y.join([None if g is None else g.detach() for g in g_y]))
@@ -518,7 +513,9 @@ class TorchOracle(TorchOps, ProblemOracle):
             return function(x, y, batch)
 
     def _is_common(self, *samples: Sample) -> bool:
-        """Whether no context is needed: one minibatch of a partition each, and plain modes."""
+        """Whether ``_run`` needs no context: each sample is one minibatch of a partition or stream
+        (its number a Python int), and the modes of torch are the usual ones.
+        """
         for sample in samples:
             if type(sample.which) is not int:
                 return False
@@ -551,7 +548,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         names: tuple[str, ...],
         second: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Evaluate derivatives on a sample, count them under ``names``, and average over ranks.
+        """Derivatives on a sample, counted under ``names`` and averaged over the ranks.
 
         Args:
             evaluate: function of one batch that returns one tensor per derivative.
@@ -590,29 +587,29 @@ class TorchOracle(TorchOps, ProblemOracle):
     def _mean_over_minibatches(
         self, level: str, evaluate: Evaluate, sample: Sample, names: tuple[str, ...], second: bool
     ) -> tuple[Tensor, ...]:
-        """A sample with one more axis is a large batch: the mean over its minibatches."""
+        """Derivatives averaged over the minibatches of a large batch, one per row of ``sample``."""
         count = len(sample.which)
         results = [self._run(level, evaluate, row(sample, i), names, second) for i in range(count)]
-        return tuple(sum(p[1:], p[0]) / count for p in zip(*results, strict=True))
+        return tuple(sum(terms[1:], terms[0]) / count for terms in zip(*results, strict=True))
 
     @staticmethod
     def _sum(
         weighted_batches: Iterable[tuple[Batch, float]], evaluate: Evaluate
     ) -> tuple[Tensor, ...]:
         """The weighted sum of what ``evaluate`` returns on each batch."""
-        total: list[Tensor] = []
+        totals: list[Tensor] = []
         for batch, weight in weighted_batches:
             values = evaluate(batch)
-            if total:
-                for a, b in zip(total, values, strict=True):
-                    a.add_(b, alpha=weight)
+            if totals:
+                for total, value in zip(totals, values, strict=True):
+                    total.add_(value, alpha=weight)
             else:
-                total = [p * weight for p in values]
-        return tuple(total)
+                totals = [value * weight for value in values]
+        return tuple(totals)
 
     def _reduce(self, result: tuple[Tensor, ...], data: Data, sample: Sample) -> tuple[Tensor, ...]:
-        """The sum over the ranks of their parts of a mean: over a minibatch, weighted here, or over
-        all data, whose chunks were weighted before.
+        """The mean over the samples of all ranks. ``result`` is the mean over this rank's part of a
+        minibatch, or for FULL this rank's share of the mean over all data.
         """
         import torch.distributed as dist
 
@@ -642,4 +639,5 @@ def is_tall(matrix: Tensor) -> bool:
 
 
 def by_columns(matrix: Tensor) -> Tensor:
+    """The same matrix, stored column by column."""
     return matrix.t().contiguous().t()

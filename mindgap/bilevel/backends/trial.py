@@ -44,9 +44,8 @@ def try_problem(
     """
     problem = oracle.problem
     x, y = _projected_start(oracle)
-    lower_sample, upper_sample = (
-        row(problem.data(level).draw(seed, level, 0, 1), 0) for level in ("lower", "upper")
-    )
+    lower_sample = row(problem.lower_data.draw(seed, "lower", 0, 1), 0)
+    upper_sample = row(problem.upper_data.draw(seed, "upper", 0, 1), 0)
     for name in ("upper_data", "lower_data"):
         data = getattr(problem, name)
         if isinstance(data, Batches) and data.is_tensors:
@@ -54,13 +53,11 @@ def try_problem(
             if data.device is None and devices != {problem.device}:
                 rule = f"must be on the device of x and y, {problem.device}"
                 fail(name, rule, sorted(map(str, devices)))
-    loss, x_, y_ = _try_level(oracle, "lower", x, y, lower_sample)
-    g_x, g_y = _gradients(loss, x_, y_)
-    if g_y is None:
+    lower_needs_x, lower_needs_y = _try_level(oracle, "lower", x, y, lower_sample)
+    if not lower_needs_y:
         fail("lower", "must depend on y", "a loss without gradient in y")
-    loss, x_, y_ = _try_level(oracle, "upper", x, y, upper_sample)
-    f_x, f_y = _gradients(loss, x_, y_)
-    if needs_x and f_x is None and (f_y is None or g_x is None):
+    upper_needs_x, upper_needs_y = _try_level(oracle, "upper", x, y, upper_sample)
+    if needs_x and not upper_needs_x and not (upper_needs_y and lower_needs_x):
         rule = "must depend on x, directly or through y*(x)"
         fail("upper", rule, "a problem whose value does not change with x")
     if second_order:
@@ -69,10 +66,11 @@ def try_problem(
 
 def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
     """x and y at the start, projected; refuses projections of another form, shape or dtype."""
-    for name, project in (("project_x", oracle.project_x), ("project_y", oracle.project_y)):
-        pack = oracle.problem.pack_x if name == "project_x" else oracle.problem.pack_y
+    problem = oracle.problem
+    for pack, project in ((problem.pack_x, oracle.project_x), (problem.pack_y, oracle.project_y)):
         if project is None:
             continue
+        name = f"project_{pack.name}"
         rule = f"must return {pack.name} in the form and shape it was handed over"
         try:
             projected = project(pack.start.clone())
@@ -91,19 +89,19 @@ def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
 
 def _try_level(
     oracle: TorchOracle, level: str, x: Tensor, y: Tensor, sample: Sample
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of one level at the start with its graph, and x and y as the leaves of that graph.
+) -> tuple[bool, bool]:
+    """Whether the loss of one level depends on x, and on y, at the start.
 
     Refuses a loss that cannot be computed, is not one finite number or differs when computed twice;
     sets ``oracle.seeded`` where the loss draws random numbers.
     """
     problem = oracle.problem
-    x_, y_ = x.requires_grad_(), y.requires_grad_()
+    x, y = x.requires_grad_(), y.requires_grad_()
     batch = problem.data(level).fetch(sample)
 
     def evaluate() -> Tensor:
         with torch.enable_grad():
-            return oracle.loss(level, problem.view_x(x_), problem.view_y(y_), batch, sample)
+            return oracle.loss(level, problem.view_x(x), problem.view_y(y), batch, sample)
 
     states_before = _random_states(x.device)
     try:
@@ -133,7 +131,10 @@ def _try_level(
             "np.random or random only)"
         )
         fail(level, rule, (loss_value, repeated_value))
-    return loss, x_, y_
+    if not loss.requires_grad:
+        return False, False
+    g_x, g_y = torch.autograd.grad(loss, (x, y), allow_unused=True)
+    return g_x is not None, g_y is not None
 
 
 def _random_states(device: torch.device) -> list[object]:
@@ -168,11 +169,3 @@ def _try_second_derivatives(oracle: TorchOracle, x: Tensor, y: Tensor, sample: S
                     raise RuleError(f"lower must be differentiable twice, got {error}") from error
     finally:
         oracle.calls, oracle.share = calls, share
-
-
-def _gradients(loss: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The loss's gradients in x and y; None for a variable that it does not depend on."""
-    if not loss.requires_grad:
-        return None, None
-    g_x, g_y = torch.autograd.grad(loss, (x, y), allow_unused=True)
-    return g_x, g_y

@@ -19,9 +19,9 @@ from mindgap.bilevel.data.sample import Sample
 
 #: The least denominator: it keeps a quotient finite where a norm is zero.
 TINY = 1e-30
-#: Pairs (x, y).
-Places = list[tuple[Array, Array]]
-Inverses = Callable[[Places, list[Array]], list[Array]]
+#: Points (x, y), the estimates of H^-1 v at each for vectors v, and the functions that give them.
+Pairs = list[tuple[Array, Array]]
+Inverses = Callable[[Pairs, list[Array]], list[Array]]
 
 
 def neumann_sum(oracle: Oracle, x: Array, y: Array, v: Array, samples: Sample, eta: float) -> Array:
@@ -36,19 +36,19 @@ def neumann_sum(oracle: Oracle, x: Array, y: Array, v: Array, samples: Sample, e
 
 
 def neumann_sums(
-    oracle: Oracle, points: Places, vs: list[Array], samples: Sample, eta: float
+    oracle: Oracle, points: Pairs, vs: list[Array], samples: Sample, eta: float
 ) -> list[Array]:
-    """Estimates of H^-1 v at several points by the sum of :func:`neumann_sum`, on the same samples:
-    each sample is read once for all points, which is faster when compiled (the shorter loop of
-    :func:`neumann_random` is not: there one point comes after the other).
+    """The sum of :func:`neumann_sum`, an estimate of H^-1 v, at several points on the same samples.
+
+    Each sample is read once for all points, which is faster when compiled.
 
     Args:
         points: pairs (x, y).
-        vs: one vector per point.
+        vs: one vector v per point.
     """
 
-    def factor(carry: Places, sample: Sample) -> Places:
-        """At each point the next power r <- (I - eta H) r and the sum so far."""
+    def factor(carry: Pairs, sample: Sample) -> Pairs:
+        """At each point the next term r <- (I - eta H) r, and the sum of all terms so far."""
         next_carry = []
         for point, (r, total) in zip(points, carry, strict=True):
             r = oracle.move(r, oracle.hessian(*point, r, sample), eta)
@@ -74,15 +74,17 @@ def neumann_random(
     Source: Ghadimi & Wang 2018 (BSA); TTSA, ALSET, SUSTAIN.
     """
 
-    def factor(r: Array, sample: Sample) -> Array:
-        return oracle.move(r, oracle.hessian(x, y, r, sample), eta)
+    def multiply(product: Array, sample: Sample) -> Array:
+        # One more factor: (I - eta H(sample)) times the product so far
+        return oracle.move(product, oracle.hessian(x, y, product, sample), eta)
 
-    factors = oracle.loop(factor, v, (samples,), length=k)
-    return terms * eta * factors
+    return terms * eta * oracle.loop(multiply, v, (samples,), length=k)
 
 
-def random_samples(terms: int) -> Samples:
-    """Samples of :func:`neumann_random`: f, the number of factors, the factors, J."""
+def random_neumann_samples(terms: int) -> Samples:
+    """What :func:`neumann_hypergradient` with ``terms`` draws: f for (f_x, f_y), k for the number
+    of factors, h for the factors, j for J.
+    """
     return {"f": UPPER, "k": ("uniform", terms), "h": ("factors", max(terms - 1, 1)), "j": LOWER}
 
 
@@ -129,9 +131,11 @@ def conjugate_gradients(
     """
 
     def inner(a: Array, b: Array) -> Array:
+        # <a, b>; with ``rows`` one inner product per block, as a column
         return a @ b if rows is None else (a * b).sum(1)[:, None]
 
     def product(p: Array) -> Array:
+        # Hp; with ``rows`` p and the result have one row per block
         return hessian(p) if rows is None else hessian(p.reshape(-1)).reshape(rows, -1)
 
     v = v if rows is None else v.reshape(rows, -1)
@@ -157,8 +161,8 @@ def conjugate_gradients(
 def conjugate_gradients_by_numbers(
     hessian: Product, v: Tensor, products: int
 ) -> tuple[Tensor, bool]:
-    """H^-1 v by conjugate gradients from zero, with the scalars as Python numbers, which is faster
-    on a CPU; also whether it stopped at negative curvature.
+    """H^-1 v by conjugate gradients from zero, and whether they stopped at negative curvature. The
+    scalars are Python numbers, which is faster on a CPU.
 
     Example:
         >>> import torch
@@ -182,14 +186,14 @@ def conjugate_gradients_by_numbers(
 
 
 def largest_eigenvalue(hessian: Product, v: Tensor, products: int) -> float:
-    """Size of the largest eigenvalue of H by ``products`` steps of power iteration from v."""
-    size = 0.0
+    """Absolute value of H's largest eigenvalue by ``products`` steps of power iteration from v."""
+    norm = 0.0
     for _ in range(products):
         v = hessian(v / v.norm())
-        size = float(v.norm())
-        if size == 0.0 or math.isnan(size):
+        norm = float(v.norm())
+        if norm == 0.0 or math.isnan(norm):
             break
-    return size
+    return norm
 
 
 def hypergradient_at(
@@ -206,7 +210,7 @@ def hypergradient_at(
     return f_x - mixed(solve(hessian, f_y))
 
 
-def neumann_of(ops: Ops, hessian: Product, v: Array, products: int, eta: float) -> Array:
+def neumann_series(ops: Ops, hessian: Product, v: Array, products: int, eta: float) -> Array:
     """``eta * sum_{q=0..products} (I - eta H)^q v`` with one Hessian."""
     r = total = v
     for _ in range(products):
@@ -215,20 +219,7 @@ def neumann_of(ops: Ops, hessian: Product, v: Array, products: int, eta: float) 
     return eta * total
 
 
-def implicit(
-    oracle: Oracle, x: Array, y: Array, inverse: Product, upper: Sample, lower: Sample
-) -> Array:
-    """``f_x - J z`` with ``z = inverse(f_y)``: the hypergradient estimate of the Neumann methods.
-
-    Args:
-        inverse: function from f_y to an estimate of H^-1 f_y.
-        upper: sample of f_x, f_y.
-        lower: sample of J.
-    """
-    return implicits(oracle, [(x, y)], lambda _, vs: [inverse(vs[0])], upper, lower)[0]
-
-
-def implicit_neumann(
+def neumann_hypergradient(
     oracle: Oracle, x: Array, y: Array, s: Draws, eta: float, terms: int | None = None
 ) -> Array:
     """The hypergradient ``f_x - J z`` at (x, y) with z = H^-1 f_y from a Neumann series.
@@ -238,17 +229,16 @@ def implicit_neumann(
         eta: step of the series.
         terms: take the random product of :func:`neumann_random`; None takes the sum of the series.
     """
+    f_x, f_y = oracle.upper(x, y, s.f)
+    if terms is None:
+        z = neumann_sum(oracle, x, y, f_y, s.h, eta)
+    else:
+        z = neumann_random(oracle, x, y, f_y, s.h, eta, terms, s.k)
+    return f_x - oracle.mixed(x, y, z, s.j)
 
-    def inverse(f_y: Array) -> Array:
-        if terms is None:
-            return neumann_sum(oracle, x, y, f_y, s.h, eta)
-        return neumann_random(oracle, x, y, f_y, s.h, eta, terms, s.k)
 
-    return implicit(oracle, x, y, inverse, s.f, s.j)
-
-
-def implicits(
-    oracle: Oracle, points: Places, inverses: Inverses, upper: Sample, lower: Sample
+def hypergradients_at(
+    oracle: Oracle, points: Pairs, inverses: Inverses, upper: Sample, lower: Sample
 ) -> list[Array]:
     """Hypergradient estimates ``f_x - J z`` at several points on the same samples.
 
@@ -265,7 +255,7 @@ def implicits(
     ]
 
 
-def implicit_xy(
+def directions_xy(
     oracle: Oracle,
     points: list[dict[str, Array]],
     inverses: Inverses,
@@ -273,25 +263,22 @@ def implicit_xy(
     mixed: Sample,
     lower: Sample,
 ) -> list[dict[str, Array]]:
-    """D_x = f_x - J z and D_y = g_y at several points: the direction of the variance-reduced
-    Neumann methods.
+    """The directions "x", f_x - J z, and "y", g_y, at several points.
 
     Args:
         points: each with "x" and "y".
-        inverses: as for :func:`implicits`.
-        upper: sample of f_x, f_y.
-        mixed: sample of J.
-        lower: sample of g_y.
+        inverses: function from the points (x, y) and the f_y there to estimates of H^-1 f_y.
+        upper, mixed, lower: samples of (f_x, f_y), of J and of g_y.
     """
     pairs = [(p["x"], p["y"]) for p in points]
-    d_x = implicits(oracle, pairs, inverses, upper, mixed)
+    estimates = hypergradients_at(oracle, pairs, inverses, upper, mixed)
     return [
-        {"x": d_x_at_point, "y": oracle.lower(x, y, lower)}
-        for d_x_at_point, (x, y) in zip(d_x, pairs, strict=True)
+        {"x": d_x, "y": oracle.lower(x, y, lower)}
+        for d_x, (x, y) in zip(estimates, pairs, strict=True)
     ]
 
 
-def penalty(
+def penalty_hypergradient(
     oracle: Oracle,
     x: Array,
     y: Array,
@@ -366,8 +353,9 @@ def descend(
     if exponent:
         inputs = samples, np.arange(1.0, len(samples.which) + 1) ** -exponent
 
-    def step(y: Array, sample: Sample, fall: Scalar = None) -> Array:
-        return oracle.move_y(y, oracle.lower(x, y, sample), lr if fall is None else lr * fall)
+    def step(y: Array, sample: Sample, factor: Scalar = None) -> Array:
+        # y after one step of size ``lr`` times ``factor``, which is given with an exponent
+        return oracle.move_y(y, oracle.lower(x, y, sample), lr if factor is None else lr * factor)
 
     return oracle.loop(step, y, inputs, length=length)
 
@@ -375,7 +363,7 @@ def descend(
 def descend_average(
     oracle: Oracle, x: Array, y: Array, samples: Sample, lr: Scalar, radius: float, count: int
 ) -> Array:
-    """Mean of the iterates of y after steps at x, each projected to the ball around the first y.
+    """Mean of the iterates of y over steps at x, each projected to the ball around the given y.
 
     Args:
         samples: one per step; ``count`` is their number.
@@ -386,7 +374,8 @@ def descend_average(
     centre, project = y, oracle.project_y
 
     def step(carry: tuple[Array, Array], sample: Sample) -> tuple[Array, Array]:
-        y, total = carry  # total: the sum of the iterates so far
+        # The next iterate, and the sum of all iterates so far
+        y, total = carry
         y = project_ball(oracle, oracle.move(y, oracle.lower(x, y, sample), lr), centre, radius)
         y = y if project is None else project(y)
         return y, total + y

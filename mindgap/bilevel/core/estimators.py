@@ -105,10 +105,12 @@ def saga(ops: Ops, new: Array, table: Table, index: Scalar, weight: float) -> tu
 
 
 def empty_memory(ops: Ops, point: Point, keys: str) -> Memory:
-    """The memory of a recursive estimator of vectors like some of the point's, at first."""
+    """The memory of a recursive estimator before its first call: at ``point``, with zeros in the
+    shape of ``point[key]`` for each letter ``key`` of ``keys``.
+    """
     return {"estimate": {key: ops.zeros_like(point[key]) for key in keys}, "point": point}
 
 
 def empty_table(ops: Ops, rows: int, like: Array) -> Table:
-    """A table of zeros for :func:`saga`."""
+    """A table of zeros for :func:`saga`, with ``rows`` rows in the shape of the vector ``like``."""
     return {ROWS: ops.zeros((rows, like.shape[0]), like), "mean": ops.zeros_like(like)}

@@ -119,6 +119,7 @@ class PerStep:
     def __call__(self, t: Times) -> Any:
         if np.ndim(t) == 0:
             return self._value_at(int(np.asarray(t)))
+        # One value per iteration, in the shape of t
         return np.array([self._value_at(int(i)) for i in np.ravel(t)]).reshape(np.shape(t))
 
 
@@ -161,14 +162,15 @@ def setting(rule: Rule, default: Any = MISSING, **metadata: Any) -> Any:
     """
 
     def or_none(name: str, value: Any) -> Any:
+        # The rule, which None passes
         return None if value is None else rule(name, value)
 
     metadata["rule"] = or_none if default is None else rule
     return field(default=default, metadata=metadata)
 
 
-def _ordinary(name: str, value: object) -> object:
-    """Refuse finite numbers that arithmetic in float32 turns to infinity."""
+def _refuse_huge(name: str, value: object) -> object:
+    """The value; refused if it is a finite number that arithmetic in float32 turns to infinity."""
     if isinstance(value, (int, float)) and 1e29 < value < math.inf:
         fail(name, "must be below 1e29", value)
     return value
@@ -177,8 +179,8 @@ def _ordinary(name: str, value: object) -> object:
 def rate(
     default: Any = MISSING, *, exponent: float = 0.0, like: str = "", zero: bool = False
 ) -> Any:
-    """A step size or weight: a number, or a function of the iteration; one of the numbers of
-    ``Method.rates``.
+    """A field for a step size or weight, which is a number or a function of the iteration;
+    ``Method.rates`` evaluates it.
 
     Args:
         default: its value if not given; None takes that of another rate (with ``like``), or there
@@ -189,8 +191,9 @@ def rate(
     """
 
     def rule(name: str, value: object) -> None:
+        # A schedule is called once, so that a bad one is refused at once
         if not (zero and isinstance(value, (int, float)) and value == 0):
-            _ordinary(name, value)
+            _refuse_huge(name, value)
             as_schedule(name, cast("Rate", value), exponent)(0)
 
     return setting(rule, default, exponent=exponent, like=like)
@@ -203,52 +206,51 @@ def positive(default: Any = MISSING, *, finite: bool = True, host: bool = False)
     """
 
     def rule(name: str, value: object) -> object:
-        return check.positive(name, _ordinary(name, value), finite=finite)
+        return check.positive(name, _refuse_huge(name, value), finite=finite)
 
     return setting(rule, default, host=host)
 
 
 def non_negative(default: Any = MISSING) -> Any:
-    """A number that is zero or above."""
-    return setting(lambda name, value: check.non_negative(name, _ordinary(name, value)), default)
+    """A field for a number that is zero or above."""
+    return setting(lambda name, value: check.non_negative(name, _refuse_huge(name, value)), default)
 
 
 def within(low: float, high: float, ends: str, default: Any = MISSING) -> Any:
-    """A number in an interval."""
+    """A field for a number in an interval whose brackets are ``ends``, such as "[)"."""
     return setting(lambda name, value: check.between(name, value, low, high, ends=ends), default)
 
 
 def check_count(name: str, value: object, *, least: int = 1, most: int = 10**7) -> int:
-    """A whole number between two ends."""
+    """``value``, refused unless it is a whole number from ``least`` to ``most``."""
     number = check.whole(name, value, least=least)
     return number if number <= most else fail(name, f"must be at most {most}", value)
 
 
 def count(default: Any = MISSING, *, least: int = 1, most: int = 10**7) -> Any:
-    """A whole number."""
+    """A field for a whole number from ``least`` to ``most``."""
     return setting(lambda name, value: check_count(name, value, least=least, most=most), default)
 
 
 def choice(*choices: str) -> Any:
-    """One of some words, by default the first."""
+    """A field for one of some words, by default the first."""
     return setting(lambda name, value: check.one_of(name, value, choices), choices[0])
 
 
 def flag(default: bool) -> Any:
-    """True or False."""
+    """A field for True or False."""
     return setting(check.flag, default)
 
 
 @cache
-def _fields(kind: type[Any]) -> tuple[tuple[Field[Any], ...], tuple[Field[Any], ...]]:
-    """All fields of a method's class, and those that are rates."""
-    all_fields = fields(kind)
-    return all_fields, tuple(f for f in all_fields if "exponent" in f.metadata)
+def _rate_fields(kind: type[Any]) -> tuple[Field[Any], ...]:
+    """The fields of a method's class that :func:`rate` made."""
+    return tuple(f for f in fields(kind) if "exponent" in f.metadata)
 
 
 @cache
 def _rules(kind: type[Any]) -> dict[str, Rule]:
-    """Rules by field; a class that gives a field another default keeps the rule of its base."""
+    """Field -> rule; a class that gives a field another default keeps the rule of its base."""
     rules = {}
     for base in reversed(kind.__mro__):
         for f in base.__dict__.get("__dataclass_fields__", {}).values():
@@ -264,14 +266,15 @@ def check_settings(method: object) -> None:
 
 
 @lru_cache(maxsize=1024)
-def alike_rates(method: M) -> M:
+def with_equal_rates(method: M) -> M:
     """A method whose rates, and what only ``rates`` reads, are all 1 (None stays None)."""
-    all_fields = _fields(type(method))[0]  # type: ignore[arg-type]
-    names = [f.name for f in all_fields if "exponent" in f.metadata or f.metadata.get("host")]
-    return replace(
-        method,  # type: ignore[type-var]
-        **{name: 1.0 for name in names if getattr(method, name) is not None},
-    )
+    rates: dict[str, Any] = {
+        f.name: 1.0
+        for f in fields(method)  # type: ignore[arg-type]
+        if ("exponent" in f.metadata or f.metadata.get("host"))
+        and getattr(method, f.name) is not None
+    }
+    return replace(method, **rates)  # type: ignore[type-var]
 
 
 def rates_of(method: object, t: Times) -> dict[str, Any]:
@@ -280,32 +283,35 @@ def rates_of(method: object, t: Times) -> dict[str, Any]:
     One that is None takes the value of the rate it is ``like``, or is left out.
     """
     rates = {}
-    for f in _fields(type(method))[1]:  # type: ignore[arg-type]
+    for f in _rate_fields(type(method)):  # type: ignore[arg-type]
         value = getattr(method, f.name)
-        if value is None:
-            if not f.metadata["like"]:
-                continue
+        if value is None and f.metadata["like"]:
             value = getattr(method, f.metadata["like"])
-        zero = isinstance(value, (int, float)) and value == 0
-        rates[f.name] = 0.0 if zero else as_schedule(f.name, value, f.metadata["exponent"])(t)
+        if isinstance(value, (int, float)) and value == 0:  # a schedule must be positive
+            rates[f.name] = 0.0
+        elif value is not None:
+            rates[f.name] = as_schedule(f.name, value, f.metadata["exponent"])(t)
     return rates
 
 
 PlainStep = Literal["plain", "normalised", "clipped"]
 
 
-def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> Scalar:
-    """What multiplies the direction d of x.
+#: Keeps the quotient by a norm finite, as published with SLIP.
+TINY_NORM = 1e-10
 
-    ``lr`` where ``step`` is "plain", ``lr / (||d|| + eps)`` where it is "normalised" (SLIP, BO-REP;
-    the norm over all of x) and ``lr min(1, 1 / (||d|| + eps))`` where it is "clipped": the same far
-    away, and plain near a stationary point.
+
+def step_size(ops: Ops, step: str, d: Array, lr: Scalar) -> Scalar:
+    """The factor of the direction d in a step on x.
+
+    It is lr for a "plain" step, lr / ||d|| for a "normalised" one and lr min(1, 1 / ||d||) for a
+    "clipped" one, with ``TINY_NORM`` added to the norm of d over all of x.
     """
     if step == "plain":
         return lr
     if step == "normalised":
-        return lr / (ops.norm(d) + eps)
-    return lr * ops.minimum(1.0 / (ops.norm(d) + eps), 1.0)
+        return lr / (ops.norm(d) + TINY_NORM)
+    return lr * ops.minimum(1.0 / (ops.norm(d) + TINY_NORM), 1.0)
 
 
 @dataclass(frozen=True)
@@ -384,8 +390,10 @@ class MomentumStep:
     def direction(
         self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """The direction to move along, and the memory after."""
-        m = self.beta * memory["m"] + (d + self.weight_decay * value if self.weight_decay else d)
+        """The direction to move along from ``value``, m, and the memory after."""
+        if self.weight_decay:
+            d = d + self.weight_decay * value
+        m = self.beta * memory["m"] + d
         return m, {"m": m}
 
 
@@ -423,18 +431,15 @@ class TorchStep:
         settings = (f"{name}={value!r}" for name, value in self.settings.items())
         return f"TorchStep({', '.join([self.optimizer.__name__, *settings])})"
 
-    def start(self, x: Tensor) -> torch.optim.Optimizer:
-        """The optimizer on a copy of x."""
+    def start(self, x: Tensor) -> dict[str, Any]:
+        """The values "optimizer", made for a copy of x, and "scheduler" where there is one."""
         try:
-            return self.optimizer([torch.nn.Parameter(x.detach().clone())], **self.settings)
+            optimizer = self.optimizer([torch.nn.Parameter(x.detach().clone())], **self.settings)
         except (TypeError, ValueError) as error:
             fail("x_step", f"must be an optimizer that takes its settings ({error})", self)
-
-    def start_scheduler(
-        self, optimizer: torch.optim.Optimizer
-    ) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """The scheduler of the optimizer, if there is one."""
-        return None if self.scheduler is None else self.scheduler(optimizer)
+        scheduler = None if self.scheduler is None else self.scheduler(optimizer)
+        values = {"optimizer": optimizer, "scheduler": scheduler}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __call__(self, x: Tensor, d: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
         """x after one step of the optimizer, with d as gradient; the optimizer's state moves on."""
@@ -452,7 +457,7 @@ YStep = Literal["plain"] | AdamStep | MomentumStep
 
 
 def upper_step(default: XStep = "plain") -> Any:
-    """The field of a step on x."""
+    """A field for the step on x; its rule refuses what is no ``XStep``."""
 
     def rule(name: str, value: object) -> None:
         if not isinstance(value, (TorchStep, AdamStep, MomentumStep)):
@@ -462,7 +467,7 @@ def upper_step(default: XStep = "plain") -> Any:
 
 
 def lower_step() -> Any:
-    """The field of a step on y and z."""
+    """A field for the steps on y and z, "plain" by default; refuses what is no ``YStep``."""
 
     def rule(name: str, value: object) -> None:
         if not isinstance(value, MemoryStep):

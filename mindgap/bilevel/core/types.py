@@ -31,7 +31,7 @@ else:
             >>> replace(WithZ(1, 2, 3), z=4).z
             4
         """
-        return with_names(type(values), {**vars(values), **new})
+        return with_attributes(type(values), {**vars(values), **new})
 
 
 #: An array of the backend. Methods use what torch and JAX share, and are checked as if it were a
@@ -219,11 +219,13 @@ class Draws:
     inner: Scalar = None
 
 
-def with_names(kind: type[T], named: ByName) -> T:
-    """Values or draws whose attributes are the entries of a dict, which they share."""
-    renamed = object.__new__(kind)
-    object.__setattr__(renamed, "__dict__", named)
-    return renamed
+def with_attributes(kind: type[T], named: ByName) -> T:
+    """An object of ``kind`` (values or draws) with the dict's entries as its attributes; both share
+    the dict, and ``__init__`` is not called, which would take several times as long.
+    """
+    made = object.__new__(kind)
+    object.__setattr__(made, "__dict__", named)
+    return made
 
 
 class Ops(Protocol):
@@ -275,7 +277,7 @@ class Ops(Protocol):
 
     @staticmethod
     def replace_row(table: Array, index: Scalar, value: Array) -> tuple[Array, Array]:
-        """``value - table[index]``, and the table with the value there."""
+        """``value - table[index]``, and the table with the value in that row."""
 
     @staticmethod
     def after(sample: Sample, vector: Array) -> Sample:
@@ -344,10 +346,6 @@ class Oracle(Ops, Protocol):
         """g_y, Hz and Jz."""
         return self.second(x, y, z, sample, ("g_y", "Hz", "Jz"))
 
-    def products(self, x: Array, y: Array, z: Array, sample: Sample) -> tuple[Array, ...]:
-        """Hz and Jz."""
-        return self.second(x, y, z, sample, ("Hz", "Jz"))
-
     def hessian(self, x: Array, y: Array, z: Array, sample: Sample) -> Array:
         """Hz."""
         return self.second(x, y, z, sample, ("Hz",))[0]
@@ -372,12 +370,10 @@ class Oracle(Ops, Protocol):
         All three vanish together exactly at (x, y*(x), z*(x)) with grad Phi(x) = 0 (SOBA, Dagreou
         et al. 2022).
         """
-        if gradient:
-            g_y, hz, jz = self.system(x, y, z, lower)
-        else:
-            g_y, (hz, jz) = None, self.products(x, y, z, lower)
+        names = ("g_y", "Hz", "Jz") if gradient else ("Hz", "Jz")
+        *g_y, hz, jz = self.second(x, y, z, lower, names)
         f_x, f_y = self.upper(x, y, upper)
-        return g_y, hz - f_y, f_x - jz
+        return g_y[0] if gradient else None, hz - f_y, f_x - jz
 
     def move_y(self, y: Array, d: Array, lr: Scalar) -> Array:
         """``y - lr d``, projected if the problem says so."""
@@ -493,7 +489,9 @@ class State:
 def advance(
     state: State, values: ByName, steps: int, drawn: dict[str, int], calls: Mapping[str, int]
 ) -> State:
-    """The state after ``steps`` iterations that used ``calls`` more, with its counters moved on."""
+    """The state after ``steps`` further iterations that ended in ``values``: its counters moved on,
+    ``drawn`` replaced, and the oracle calls added.
+    """
     lower = state.method.plan().lower_steps(state.t, state.t + steps)
     total = dict(state.calls)
     for name, count in calls.items():

@@ -74,14 +74,13 @@ class SamplePlan:
         iterations = (*self.first, *self.period, self.warm)
         for iteration in {id(i): i for i in iterations}.values():  # most periods repeat one object
             for name, (kind, _) in iteration.samples.items():
+                stream = kind
                 if kind not in ("uniform", "direction"):
                     level = "upper" if kind == "upper" else "lower"
                     is_first_of_level = kind == level and level not in stream_of.values()
-                    if is_first_of_level or problem.data(level).in_order:
-                        kind = level
-                    else:
-                        kind = f"{kind}.{name}"
-                stream_of.setdefault(name, kind)
+                    in_order = problem.data(level).in_order
+                    stream = level if is_first_of_level or in_order else f"{kind}.{name}"
+                stream_of.setdefault(name, stream)
         return stream_of
 
     def at(self, t: int, steps: int = 1) -> list[Iteration]:
@@ -100,15 +99,12 @@ class SamplePlan:
         Whole periods are counted once and multiplied; what comes before and after, one by one.
         """
         period = len(self.period)
-        period_begin = min(max(begin, len(self.first)), end)
-        cycles = 0 if self.growing is not None else (end - period_begin) // period
-        other_iterations = [
-            *self.at(begin, period_begin - begin),
-            *self.at(period_begin + cycles * period, end - period_begin - cycles * period),
-        ]
-        return cycles * sum(i.lower_steps for i in self.period) + sum(
-            i.lower_steps for i in other_iterations
-        )
+        cycles_begin = min(max(begin, len(self.first)), end)
+        cycles = 0 if self.growing is not None else (end - cycles_begin) // period
+        cycles_end = cycles_begin + cycles * period
+        others = [*self.at(begin, cycles_begin - begin), *self.at(cycles_end, end - cycles_end)]
+        per_cycle = sum(i.lower_steps for i in self.period)
+        return cycles * per_cycle + sum(i.lower_steps for i in others)
 
 
 class Planned(Protocol):
@@ -150,20 +146,19 @@ class Chunk:
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Kind and draws of each iteration, for a backend that goes one by one."""
         lists_by_block = [
-            {name: _rows(value) for name, value in block.draws.items()} for block in self.blocks
+            {name: _nested_lists(value) for name, value in block.draws.items()}
+            for block in self.blocks
         ]
         for c in range(self.cycles):
             for block, lists in zip(self.blocks, lists_by_block, strict=True):
                 for i in range(block.length):  # a float never changes
-                    yield (
-                        block.kind,
-                        {name: v if isinstance(v, float) else v[c][i] for name, v in lists.items()},
-                    )
+                    draws = {k: v if isinstance(v, float) else v[c][i] for k, v in lists.items()}
+                    yield block.kind, draws
 
 
-def _rows(value: Any) -> Any:
-    """Draws of one name in a block as nested lists [cycle][iteration] of what an iteration gets;
-    a float, which never changes, stays.
+def _nested_lists(value: Any) -> Any:
+    """Draws of one name in a block as lists [cycle][iteration]; a float, which never changes,
+    stays.
     """
     if isinstance(value, float):
         return value
@@ -202,46 +197,48 @@ def draw_chunk(
     plan = method.plan()
     streams = plan.streams(oracle.problem)
     if plan.growing is not None:
-        return _growing(method, plan.growing, oracle, seed, t, steps, drawn)
+        return _draw_growing(method, plan.growing, oracle, seed, t, steps, drawn)
     first_count, period = len(plan.first), len(plan.period)
-    is_whole_periods = t >= first_count and (t - first_count) % period == 0 and steps % period == 0
-    cycles, order = (steps // period, plan.period) if is_whole_periods else (1, plan.at(t, steps))
-    # Iterations of one kind in a row: the first of them, and how many there are.
-    kinds_in_row = [list(row) for _, row in groupby(order, attrgetter("kind"))]
-    runs = [(row[0], len(row)) for row in kinds_in_row]
+    if t >= first_count and (t - first_count) % period == 0 and steps % period == 0:
+        cycles, order = steps // period, list(plan.period)
+    else:
+        cycles, order = 1, plan.at(t, steps)
+    # A run is some iterations of one kind in a row: the first of them, and how many there are.
+    rows = [list(row) for _, row in groupby(order, attrgetter("kind"))]
+    runs = [(row[0], len(row)) for row in rows]
     # First draw all that a stream gives to the chunk, then hand it out run by run, name by name.
-    per_cycle = dict.fromkeys(streams.values(), 0)  # draws of each stream
+    per_cycle = dict.fromkeys(streams.values(), 0)  # draws from each stream
     kinds: dict[str, str] = {}  # of the samples in each stream
     for iteration, length in runs:
         for name, (kind, count) in iteration.samples.items():
             per_cycle[streams[name]] += length * math.prod(shape_of(kind, count))
             kinds[streams[name]] = kind
-    samples_of = {
+    samples = {
         stream: _samples_of(
             oracle, seed, kinds[stream], stream, drawn.get(stream, 0), cycles * number
         )
         for stream, number in per_cycle.items()
         if number
     }
-    position = dict.fromkeys(per_cycle, 0)  # of the run in each stream, within a cycle
     blocks: list[Block] = []
+    run_begin = dict.fromkeys(per_cycle, 0)  # draws of the cycle from each stream before the run
     steps_before = 0
     for iteration, length in runs:
-        # By stream the draws of one iteration; by name where its draws begin among them.
-        per_iteration, offsets, draws = dict.fromkeys(per_cycle, 0), {}, {}
+        # Draws of one iteration from each stream; those of them before the draws of each name.
+        per_iteration, name_begin, draws = dict.fromkeys(per_cycle, 0), {}, {}
         for name, (kind, count) in iteration.samples.items():
-            offsets[name] = per_iteration[streams[name]]
+            name_begin[name] = per_iteration[streams[name]]
             per_iteration[streams[name]] += math.prod(shape_of(kind, count))
         for name, (kind, count) in iteration.samples.items():
             stream = streams[name]
-            place = position[stream], per_iteration[stream], offsets[name]
+            place = run_begin[stream], per_iteration[stream], name_begin[name]
             cut = partial(_cut, cycles, length, *place, shape_of(kind, count))
             if kind == "uniform":  # hashes of 31 bits become numbers below count
-                draws[name] = cut(samples_of[stream]) * count >> 31
+                draws[name] = cut(samples[stream]) * count >> 31
             else:
-                draws[name] = on_arrays(samples_of[stream], cut)
+                draws[name] = on_arrays(samples[stream], cut)
         for stream in per_cycle:
-            position[stream] += length * per_iteration[stream]
+            run_begin[stream] += length * per_iteration[stream]
         first_times = t + steps_before + np.arange(cycles)[:, None] * (steps // cycles)
         times = first_times + np.arange(length)[None, :]
         blocks.append(Block(iteration.kind, length, {**draws, **rates_at(method, times)}, times))
@@ -253,7 +250,7 @@ def draw_chunk(
 
 
 def part_of(sample: Sample, begin: int, end: int) -> Sample:
-    """Some of an array of samples.
+    """The samples ``begin .. end - 1`` of an array of samples.
 
     Example:
         >>> part_of(Sample(np.arange(5)), 1, 3)
@@ -286,35 +283,37 @@ def _samples_of(oracle: Drawn, seed: int, kind: str, stream: str, start: int, co
 def _cut(
     cycles: int,
     length: int,
-    position: int,
+    run_begin: int,
     per_iteration: int,
-    begin: int,
+    name_begin: int,
     shape: tuple[int, ...],
     draws: Ints,
 ) -> Any:
-    """Of the draws of each cycle those of one name, in the shape (cycles, length, its own).
+    """Of all ``draws`` from a stream those of one name in one run of iterations: an array with the
+    axes (cycles, length, *shape) and those of a single draw.
 
     Args:
-        position: of the run's first draw in the cycle; each of its ``length`` iterations takes
-            ``per_iteration`` draws of the stream.
-        begin: of the name's draws among those of an iteration; they have the shape ``shape``.
+        cycles, length: of the chunk, and iterations of the run.
+        run_begin: draws of a cycle before the run.
+        per_iteration: draws of each iteration of the run.
+        name_begin: draws of an iteration before those of the name.
+        shape: of the name's draws in an iteration.
     """
-    own_axes = draws.shape[1:]
-    selected = draws.reshape(cycles, -1, *own_axes)[:, position : position + length * per_iteration]
-    selected = selected.reshape(cycles, length, per_iteration, *own_axes)[
-        :, :, begin : begin + math.prod(shape)
-    ]
-    return selected.reshape(cycles, length, *shape, *own_axes)
+    axes = draws.shape[1:]  # of a single draw
+    run_end, name_end = run_begin + length * per_iteration, name_begin + math.prod(shape)
+    of_run = draws.reshape(cycles, -1, *axes)[:, run_begin:run_end]
+    of_name = of_run.reshape(cycles, length, per_iteration, *axes)[:, :, name_begin:name_end]
+    return of_name.reshape(cycles, length, *shape, *axes)
 
 
 def shape_of(kind: str, count: Count) -> tuple[int, ...]:
-    """The shape of the draws that one name takes per iteration; () for a single draw."""
+    """The shape of the draws that a name of a plan takes per iteration; () for a single draw."""
     if count is None or kind == "uniform":
         return ()
     return count if isinstance(count, tuple) else (count,)
 
 
-def _growing(
+def _draw_growing(
     method: Planned,
     growing: Callable[[int], Iteration],
     oracle: Drawn,
@@ -333,15 +332,17 @@ def _growing(
     """
     streams = method.plan().streams(oracle.problem)
     drawn = {**dict.fromkeys(streams.values(), 0), **drawn_before}
-    plans = [growing(i) for i in range(t, t + steps)]
-    columns: dict[str, list[Any]] = {name: [] for name in plans[0].samples}  # one per iteration
-    for plan in plans:
-        for name, (kind, count) in plan.samples.items():
+    iterations = [growing(i) for i in range(t, t + steps)]
+    columns: dict[str, list[Any]] = {
+        name: [] for name in iterations[0].samples
+    }  # one per iteration
+    for iteration in iterations:
+        for name, (kind, count) in iteration.samples.items():
             stream, width = streams[name], math.prod(shape_of(kind, count))
             columns[name].append(_samples_of(oracle, seed, kind, stream, drawn[stream], width))
             drawn[stream] += width
     draws: dict[str, Any] = {}
-    for name, (kind, count) in plans[-1].samples.items():
+    for name, (kind, count) in iterations[-1].samples.items():
         if kind == "uniform":
             draws[name] = np.stack([c * count >> 31 for c in columns[name]])[None, :, 0]
             continue
@@ -355,7 +356,7 @@ def _growing(
             draws[name] = on_arrays(draws[name], lambda a: a[:, :, 0])
     times = t + np.arange(steps)[None]
     draws.update(rates_at(method, times))
-    return Chunk(1, [Block(plans[-1].kind, steps, draws, times)], drawn)
+    return Chunk(1, [Block(iterations[-1].kind, steps, draws, times)], drawn)
 
 
 def _pad(a: Ints, length: int) -> Ints:

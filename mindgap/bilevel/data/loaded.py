@@ -23,6 +23,8 @@ from mindgap.bilevel.data.sample import (
 
 #: Positions of a run: a sample's number is that of its run times this, plus the position.
 _POSITIONS = 2**32
+#: Returned by an iterator that has no further batch; a batch may be anything else.
+_END = object()
 
 
 class Loaded(Stream):
@@ -61,9 +63,9 @@ class Loaded(Stream):
         super().__init__(self._read, loader.batch_size or 1, epoch=self.length or 100)
         self.loader, self.keep = loader, whole("keep", keep, least=1)
         #: samples of a shorter last batch, where that is known beforehand
-        self._left = 0
+        self._short_size = 0
         if not iterable and loader.batch_size is not None and not loader.drop_last:
-            self._left = len(loader.sampler) % loader.batch_size  # type: ignore[arg-type]
+            self._short_size = len(loader.sampler) % loader.batch_size  # type: ignore[arg-type]
         self._kept: dict[int, Any] = {}  # number of a sample -> batch
         self._seed, self._next = -1, 0  # of the present run; position of the next batch to be read
         self._starts: list[int] = []  # position of the first batch of each epoch
@@ -79,7 +81,7 @@ class Loaded(Stream):
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
         """Samples of the batches ``start .. start + count - 1``: each names run and position."""
-        # The upper 30 bits name the run (the number must fit into 63), the lower ones the position.
+        # The upper 30 bits name the run, the lower 32 the position, so that both fit into an int64.
         run = stream_seed(seed, level, "loader") % 2**30
         return Sample(run * _POSITIONS + np.arange(start, start + count))
 
@@ -98,31 +100,32 @@ class Loaded(Stream):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(position_seeds(self._seed, epoch, 1, "epoch")[0]))
             batches = iter(self.loader)
-            first_batch = next(batches, self)
-        if first_batch is self:
+            first_batch = next(batches, _END)
+        if first_batch is _END:
             fail("data", "must hold at least one batch", "a loader that ends at once")
-        batches_given, spare = 0, None
+        given, left_out = 0, None
         for number, batch in enumerate(chain([first_batch], batches)):
-            size = leading_axis(batch)
+            size = leading_axis(batch)  # 0 for a batch without tensors
             is_short = self.loader.batch_size is not None and 0 < size < self.batch_size
             if is_short and self._is_left_out(epoch, number, size):
-                spare = batch
+                left_out = batch
                 continue
-            batches_given += 1
+            given += 1
             yield batch
-        if not batches_given:  # nothing but one short batch: it has no other to be weighed against
-            batches_given = 1
-            yield spare
+        if not given:  # an epoch of one short batch
+            given = 1
+            yield left_out
         if not self.length:
-            self.batches, self.n = batches_given, batches_given * self.batch_size
+            self.batches, self.n = given, given * self.batch_size
 
     def _begin(self, position: int) -> None:
-        """Start to read the last epoch that begins at or before a position: sets the iterator of
-        its batches and the next position, and keeps the begins of the epochs up to it.
+        """Start to read the last epoch that begins at or before a position: sets ``_batches`` to an
+        iterator of it and ``_next`` to its first position, and drops later epochs of ``_starts``.
         """
         while self._starts[-1] <= position and self.length:
             epoch, length = len(self._starts) - 1, self.length
-            if self._left and length > 1 and self._is_left_out(epoch, length - 1, self._left):
+            size = self._short_size
+            if size and length > 1 and self._is_left_out(epoch, length - 1, size):
                 length -= 1
             self._starts.append(self._starts[-1] + length)
         epoch = max(i for i, start in enumerate(self._starts) if start <= position)
@@ -143,8 +146,8 @@ class Loaded(Stream):
                 self.keep = max(self.keep, 2 * (self._next - position))
                 self._begin(position)
             while self._next <= position:
-                batch = next(self._batches, self)
-                if batch is self:  # the end of the epoch
+                batch = next(self._batches, _END)
+                if batch is _END:
                     self._starts.append(self._next)
                     self._batches = self._epoch(len(self._starts) - 1)
                     continue
@@ -156,7 +159,7 @@ class Loaded(Stream):
 
 
 def as_data(data: Any, batch_size: int) -> Data:
-    """What a problem makes of the data it is given: ``Batches`` or a ``Stream``.
+    """The data of one level as ``Batches`` or a ``Stream``.
 
     A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that does
     not becomes the fixed partition it describes. One with workers, another sampler or an iterable
@@ -174,15 +177,13 @@ def as_data(data: Any, batch_size: int) -> Data:
         return data
     if isinstance(data, torch.utils.data.DataLoader):
         sampler = data.sampler
+        order: SampleOrder = "partition"
         if isinstance(sampler, torch.utils.data.RandomSampler):
-            order: SampleOrder = "replacement" if sampler.replacement else "reshuffle"
-        else:
-            order = "partition"
-        ordinary_sampler = isinstance(
-            sampler, (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
-        )
+            order = "replacement" if sampler.replacement else "reshuffle"
+        elif not isinstance(sampler, torch.utils.data.SequentialSampler):
+            return Loaded(data)
         iterable = isinstance(data.dataset, torch.utils.data.IterableDataset)
-        if data.num_workers or not ordinary_sampler or iterable or data.batch_size is None:
+        if data.num_workers or iterable or data.batch_size is None:
             return Loaded(data)
         return Batches(
             data.dataset,

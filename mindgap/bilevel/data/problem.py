@@ -63,15 +63,16 @@ class Bound:
         return torch.func.functional_call(self._module, self._values(), args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """A method or part of the module, with the other parameters put in while it is called."""
+        """An attribute of the module; a method is called with the other parameters put in."""
         attribute = getattr(self.__dict__["_module"], name)
         if not callable(attribute):
             return attribute
-        values = {f"module.{key}": value for key, value in self._values().items()}  # as in _Named
-        return partial(Bound(_Named(self._module), values, own_buffers=True), name)
+        # ``_Named`` keeps the module as its part "module" and calls the method by its name.
+        tensors = {f"module.{key}": value for key, value in self._values().items()}
+        return partial(Bound(_Named(self._module), tensors, own_buffers=True), name)
 
     def _values(self) -> dict[str, Tensor]:
-        """By name: the tensors put in, and copies of the buffers unless ``own_buffers``."""
+        """The tensors put in, and copies of the buffers unless ``own_buffers``, by name."""
         buffers = () if self._own_buffers else self._module.named_buffers()
         return {**{name: buffer.clone() for name, buffer in buffers}, **self._tensors}
 
@@ -88,11 +89,11 @@ class Bound:
 
 
 class _Named(nn.Module):
-    """A module called by the name of one of its methods."""
+    """Calls a method of ``module`` by its name, so that ``functional_call`` can swap tensors."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module = module
+        self.module = module  # its tensors are "module.NAME" here
 
     def forward(self, name: str, *args: object, **kwargs: object) -> Any:
         return getattr(self.module, name)(*args, **kwargs)
@@ -123,7 +124,7 @@ class Pack:
         self.is_tensor = isinstance(value, Tensor)
         if isinstance(value, nn.Module):  # a dict of its trained parameters stands for it
             value = {n: p for n, p in value.named_parameters() if p.requires_grad}
-        # The tensors in order; ``form`` is how a nested value is put together again.
+        # The tensors in order; ``form`` is the structure of a nested value.
         if isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values()):
             self.keys, tensors = list(value), list(value.values())
         elif isinstance(value, Tensor):
@@ -158,16 +159,16 @@ class Pack:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """The flat vector as tensors of the variable's shapes: views; refuses another vector."""
-        try:  # a look that costs nothing where the vector is right
+        try:  # a check beforehand would cost time at every derivative
             if self.is_tensor:
                 return [vector.view(self.shapes[0])]
             return self._shape_parts(vector)
         except (AttributeError, TypeError, RuntimeError, ValueError, IndexError):
-            self._refuse(vector)
+            self._check_vector(vector)
             raise
 
-    def _refuse(self, vector: object) -> None:
-        """Raise where a vector is not one of this variable."""
+    def _check_vector(self, vector: object) -> None:
+        """Raise unless ``vector`` is a flat tensor of floating point with ``dim`` numbers."""
         rule = f"must be a flat tensor of {self.dim} numbers"
         if not isinstance(vector, Tensor):
             fail("vector", rule, type(vector).__name__)
@@ -193,11 +194,11 @@ class Pack:
                 return [vector.detach().view(self.shapes[0]).requires_grad_()]
             return [v.requires_grad_() for v in self._shape_parts(vector.detach())]
         except (AttributeError, TypeError, RuntimeError, ValueError, IndexError):
-            self._refuse(vector)
+            self._check_vector(vector)
             raise
 
     def assemble(self, parts: list[Tensor]) -> Any:
-        """Tensors in the variable's own form."""
+        """Tensors in the variable's own form; for a module a ``Bound`` that a loss can call."""
         value = self.tree(parts)
         if self.module is None:
             return value
@@ -239,15 +240,15 @@ class Pack:
 
     def join(self, parts: Sequence[Tensor | None]) -> Tensor:
         """One flat vector of tensors of the variable's shapes; a missing one counts as zeros."""
+        start = self.start
         if self.is_tensor:
             (tensor,) = parts
             if tensor is None:
-                return torch.zeros_like(self.start)
+                return torch.zeros_like(start)
             return tensor if tensor.dim() == 1 else tensor.reshape(-1)
-        start = self.start
         flat = [
-            start.new_zeros(n) if p is None else p.reshape(-1)
-            for p, n in zip(parts, self.sizes, strict=True)
+            start.new_zeros(size) if part is None else part.reshape(-1)
+            for part, size in zip(parts, self.sizes, strict=True)
         ]
         return torch.cat(flat).to(start.dtype)
 
@@ -260,15 +261,15 @@ class Pack:
         return twin
 
     def write_back(self, vector: Tensor) -> Any:
-        """The variable at a flat vector, detached; a module itself, its parameters overwritten."""
+        """The variable at a flat vector, as copies; a module itself, its parameters overwritten."""
         tensors = self._shape_parts(vector.detach())
-        if self.module is not None:
-            named = dict(self.module.named_parameters())
-            with torch.no_grad():
-                for key, tensor in zip(self.keys or [], tensors, strict=True):
-                    named[key].copy_(tensor)
-            return self.module
-        return self.tree([p.clone() for p in tensors])
+        if self.module is None:
+            return self.tree([tensor.clone() for tensor in tensors])
+        parameters = dict(self.module.named_parameters())
+        with torch.no_grad():
+            for key, tensor in zip(self.keys or [], tensors, strict=True):
+                parameters[key].copy_(tensor)
+        return self.module
 
 
 class BilevelProblem(Generic[X, Y]):
@@ -370,21 +371,20 @@ class BilevelProblem(Generic[X, Y]):
         function = self.upper if level == "upper" else self.lower
         data = self.data(level)
         with torch.no_grad():
-            if is_full(sample):
-                weighted_losses = [
-                    function(self.view_x(x), self.view_y(y), batch) * w
-                    for batch, w in data.chunks()
-                ]
-                return torch.stack([p.reshape(()) for p in weighted_losses]).sum()
-            return function(self.view_x(x), self.view_y(y), data.fetch(sample)).reshape(())
+            if not is_full(sample):
+                return function(self.view_x(x), self.view_y(y), data.fetch(sample)).reshape(())
+            weighted_losses = [
+                (function(self.view_x(x), self.view_y(y), batch) * weight).reshape(())
+                for batch, weight in data.chunks()
+            ]
+            return torch.stack(weighted_losses).sum()
 
     def refresh_statistics(self, x: Tensor, y: Tensor, most: int = 200) -> None:
-        """Set the running statistics of batch normalisation in the variables' modules in place,
-        which the losses leave alone.
+        """Set the running statistics of batch normalisation in the variables' modules in place;
+        the losses leave them alone.
 
         The statistics become the mean over at most ``most`` minibatches of the lower level at (x,
-        y), and of the upper level for layers that the lower loss does not call. Modules without
-        such layers are not touched.
+        y), and of the upper level for layers that the lower loss does not call.
         """
         packs = (self.pack_x, self.pack_y)
         modules = [m for pack in packs if pack.module is not None for m in pack.module.modules()]

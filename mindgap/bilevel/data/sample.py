@@ -54,7 +54,8 @@ def is_full(sample: Sample) -> bool:
 
 
 def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints:
-    """Seeds of 31 bits for draws from position ``start`` on: hashes of positions (splitmix64).
+    """Seeds of 31 bits for ``count`` draws from position ``start`` on: hashes (splitmix64) of the
+    position, ``seed`` and ``names``.
 
     Example:
         >>> bool((position_seeds(0, 0, 5, "a")[2:] == position_seeds(0, 2, 3, "a")).all())
@@ -107,24 +108,29 @@ def leading_axis(batch: Batch) -> int:
 
 def to_device(batch: Batch, device: torch.device | None) -> Any:
     """A batch with its tensors on a device (None: where they are)."""
-    return (
-        batch if device is None else _map_tensors(lambda t: t.to(device, non_blocking=True), batch)
-    )
+    if device is None:
+        return batch
+    return _map_tensors(lambda t: t.to(device, non_blocking=True), batch)
 
 
 def _leaves(batch: Batch) -> list[Tensor]:
     """All tensors of a batch, in order."""
-    tensors: list[Tensor] = []
-    _map_tensors(lambda t: tensors.append(t) or t, batch)  # type: ignore[func-returns-value]
-    return tensors
+    if isinstance(batch, Tensor):
+        return [batch]
+    if not isinstance(batch, (dict, tuple, list)):
+        return []
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return [tensor for part in parts for tensor in _leaves(part)]
 
 
 #: Indices drawn at once where they are independent, and how many blocks a level keeps.
 BLOCK, BLOCKS_KEPT = 4096, 5
 
 
-def _counted(data: Batch) -> tuple[Any, bool, int]:
-    """The data with tensors for arrays, whether they are tensors (no data set), their samples."""
+def _with_count(data: Batch) -> tuple[Any, bool, int]:
+    """(the data, arrays turned into tensors; whether they are tensors, not a data set; the number
+    of samples).
+    """
     try:
         data = _arrays_to_tensors(data)
         leaves = _leaves(data)
@@ -203,7 +209,7 @@ class Batches:
             fail("collate", "must be a function from a list of items to a batch", collate)
         self.chunk = whole("chunk", chunk, least=1)
         self.batch_size, self.order, self.seed = batch_size, order, seed
-        data, self.is_tensors, self.total = _counted(data)
+        data, self.is_tensors, self.total = _with_count(data)
         if not 1 <= batch_size <= self.total:
             rule = f"must lie between 1 and the number of samples, {self.total}"
             fail("batch_size", rule, batch_size)
@@ -224,7 +230,7 @@ class Batches:
         self._slices: dict[int, Any] = {}  # batch id -> minibatch, as views
 
     def placed(self, device: torch.device) -> Batches:
-        """These data, or a copy that moves minibatches to a device where they lie elsewhere."""
+        """These data, or if they lie elsewhere a copy that moves its minibatches to a device."""
         if device.type == "cpu" or (self.is_tensors and self.devices() == {device}):
             return self
         twin = copy(self)
@@ -250,8 +256,8 @@ class Batches:
         return np.diff(edges) / self.n
 
     def _block(self, seed: int, level: str, index: int) -> Ints:
-        """The ``index``-th block of the endless sequence: one epoch, or ``BLOCK`` independent
-        draws. At most ``BLOCKS_KEPT`` blocks are kept.
+        """Block ``index`` of the endless sequence: batch ids ("partition") or indices of one epoch,
+        or ``BLOCK`` independent indices. At most ``BLOCKS_KEPT`` blocks are kept.
         """
         key = (seed, level, index)
         if key not in self._cache:
@@ -280,8 +286,8 @@ class Batches:
         return order
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
-        """Samples ``start .. start + count - 1`` of this level's endless sequence; arrays with
-        leading axis ``count``.
+        """Samples ``start .. start + count - 1`` of this level's endless sequence, as one Sample of
+        arrays with leading axis ``count``.
 
         Args:
             seed: seed of the run.
@@ -293,13 +299,11 @@ class Batches:
         length = {"partition": self.batches, "reshuffle": self.n, "replacement": BLOCK}[self.order]
         begin, end = start * per_draw, (start + count) * per_draw
         # The sequence is made in blocks of ``length``; take what each has between begin and end.
-        block_parts = []
+        parts = []
         for index in range(begin // length, -(-end // length)):
-            block = self._block(seed, level, index)
-            block_parts.append(
-                block[max(begin - index * length, 0) : min(end - index * length, length)]
-            )
-        which = np.concatenate(block_parts) if block_parts else np.zeros(0, dtype=np.int64)
+            block, offset = self._block(seed, level, index), index * length
+            parts.append(block[max(begin - offset, 0) : min(end - offset, length)])
+        which = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         return Sample(which if self.order == "partition" else which.reshape(count, per_draw))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
@@ -330,6 +334,7 @@ class Batches:
             positions = np.arange(begin, min(begin + self.batch_size, self.n))
         else:
             return np.asarray(sample.which)
+        # The partition was cut from the data in a random order, if ``shuffle`` asked for it
         return positions if self.permutation is None else self.permutation[positions]
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:
@@ -369,7 +374,7 @@ class Batches:
 
     def _slice(self, begin: int, end: int) -> Any:
         """The samples begin..end of the data, in the order of the partition, on the device."""
-        if self.is_tensors:
+        if self.is_tensors:  # they were put in this order at the start
             return to_device(_map_tensors(lambda t: t[begin:end], self.data), self.device)
         positions = np.arange(begin, end)
         return self._pick(positions if self.permutation is None else self.permutation[positions])
@@ -406,8 +411,6 @@ class Stream:
 
     order = "stream"
     sample_axes = 0
-    is_tensors = False
-    permutation = None
     in_order: ClassVar[bool] = False
 
     def __init__(
@@ -484,7 +487,7 @@ def _part_of_rank(begin: int, end: int, share: tuple[int, int]) -> tuple[int, in
 
 
 def on_arrays(sample: Sample, change: Callable[[Any], Any]) -> Sample:
-    """A sample whose arrays are changed alike.
+    """A sample with ``change`` applied to ``which``, and to ``seed`` where that is an array.
 
     Example:
         >>> on_arrays(Sample(np.arange(5)), itemgetter(slice(1, 3)))
@@ -495,7 +498,7 @@ def on_arrays(sample: Sample, change: Callable[[Any], Any]) -> Sample:
 
 
 def row(sample: Sample, index: int | Sequence[int]) -> Sample:
-    """One sample out of an array of samples.
+    """The sample at ``index`` of an array of samples.
 
     Example:
         >>> row(Sample(np.array([4, 7]), np.array([1, 2])), 1)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import descend, implicits, neumann_random, random_samples
+from mindgap.bilevel.core.directions import (
+    Pairs,
+    descend,
+    hypergradients_at,
+    neumann_random,
+    random_neumann_samples,
+)
 from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.settings import XStep, count, positive, within
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, WithNesterov, replace
@@ -56,12 +62,13 @@ class AccBO(Method[WithNesterov, Draws]):
     x_step: XStep = "normalised"
 
     def init(self, oracle: Oracle) -> WithNesterov:
+        # The memory is not read: the first iteration takes the plain direction
         x, y = oracle.start
         return WithNesterov(x, y, empty_memory(oracle, {"x": x, "y": y}, "x"), y, y)
 
     def plan(self) -> SamplePlan:
         """T0 warm samples, an iteration of kind "first" without momentum, then plain ones."""
-        samples: Samples = {"y": LOWER, **random_samples(self.terms)}
+        samples: Samples = {"y": LOWER, **random_neumann_samples(self.terms)}
         warm: Samples = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
         first = (Iteration(samples, "first"),)
         return SamplePlan((Iteration(samples),), first, Iteration(warm, "warm", self.warm_start))
@@ -80,15 +87,17 @@ class AccBO(Method[WithNesterov, Draws]):
         y_new = oracle.move_y(extrapolated, oracle.lower(x, extrapolated, s.y), s.lr_y)
         average = oracle.mix(v.average, y_new, self.tau)
 
-        def inverses(points: list[tuple[Array, Array]], vs: list[Array]) -> list[Array]:
+        def inverses(points: Pairs, f_ys: list[Array]) -> list[Array]:
+            # An estimate of H^-1 f_y per point
             return [
-                neumann_random(oracle, *point, v_, s.h, self.eta, self.terms, s.k)
-                for point, v_ in zip(points, vs, strict=True)
+                neumann_random(oracle, *point, f_y, s.h, self.eta, self.terms, s.k)
+                for point, f_y in zip(points, f_ys, strict=True)
             ]
 
         def direction(points: list[Point]) -> list[dict[str, Array]]:
-            directions = implicits(oracle, [(p["x"], p["y"]) for p in points], inverses, s.f, s.j)
-            return [{"x": d} for d in directions]
+            # The hypergradient estimate at each point, as "x"
+            pairs = [(p["x"], p["y"]) for p in points]
+            return [{"x": d} for d in hypergradients_at(oracle, pairs, inverses, s.f, s.j)]
 
         point = {"x": x, "y": average}
         memory = storm(direction, point, v.storm, {"x": 1.0 - self.beta}, first=kind == "first")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import descend, implicit_neumann
+from mindgap.bilevel.core.directions import descend, neumann_hypergradient
 from mindgap.bilevel.core.settings import AdamStep, XStep, count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
@@ -50,6 +50,7 @@ class AdamBO(Method[Values, Draws]):
     x_step: XStep = AdamStep()
 
     def plan(self) -> SamplePlan:
+        # y: T samples for y; f, h, j: (f_x, f_y), Q factors and J; warm: T0 samples
         samples = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
         warm: Samples = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
         return SamplePlan(
@@ -58,6 +59,7 @@ class AdamBO(Method[Values, Draws]):
         )
 
     def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
+        # T0 steps on y at x_0
         if not self.warm_start:
             return v
         return replace(v, y=descend(oracle, v.x, v.y, s.warm, s.lr_y))
@@ -65,5 +67,5 @@ class AdamBO(Method[Values, Draws]):
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         """The next values: y after steps on s.y, then x along the Neumann hypergradient there."""
         v = replace(v, y=descend(oracle, v.x, v.y, s.y, s.lr_y))
-        d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta)
+        d_x = neumann_hypergradient(oracle, v.x, v.y, s, self.eta)
         return self.move_x(oracle, v, d_x, s.lr_x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import implicit_neumann, random_samples
+from mindgap.bilevel.core.directions import neumann_hypergradient, random_neumann_samples
 from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
@@ -47,11 +47,12 @@ class ALSET(LowerStepMethod[Values, Draws]):
     inner: int = count(10)
 
     def plan(self) -> SamplePlan:
-        samples = {"y": ("lower", self.inner), **random_samples(self.terms)}
+        # y: T samples for y; the others: those of the random Neumann estimate
+        samples = {"y": ("lower", self.inner), **random_neumann_samples(self.terms)}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         """The next values: y after steps on s.y, then x along a random Neumann estimate there."""
         v = self.descend(oracle, v, s.y, s.lr_y)
-        d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta, self.terms)
+        d_x = neumann_hypergradient(oracle, v.x, v.y, s, self.eta, self.terms)
         return self.move_x(oracle, v, d_x, s.lr_x)

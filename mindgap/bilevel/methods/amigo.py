@@ -46,11 +46,8 @@ class AmIGO(LowerStepMethod[WithZ, Draws]):
     inner: int = count(10)
     solves: int = count(10)
 
-    def init(self, oracle: Oracle) -> WithZ:
-        x, y = oracle.start
-        return WithZ(x, y, oracle.zeros_like(y))
-
     def plan(self) -> SamplePlan:
+        # y: T samples for y; f: (f_x, f_y); z: N samples for z; j: Jz
         samples = {"y": ("lower", self.inner), "f": UPPER, "z": ("lower", self.solves), "j": LOWER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
@@ -60,7 +57,7 @@ class AmIGO(LowerStepMethod[WithZ, Draws]):
         f_x, f_y = oracle.upper(v.x, v.y, s.f)
 
         def solve(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
-            """z and the memory of its steps after one step on H z = f_y."""
+            """z and the memory of its steps after one step on H z = f_y by ``y_step``."""
             z, memory = carry
             d = oracle.hessian(v.x, v.y, z, sample) - f_y
             if not isinstance(step, str):

@@ -44,6 +44,7 @@ class BOME(Method[Values, Draws]):
     second_order: ClassVar[bool] = False
 
     def plan(self) -> SamplePlan:
+        # w: T samples for w; g and f: one sample for all derivatives of a level
         samples = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 

@@ -62,21 +62,16 @@ class BOREP(Method[WithMomentum, Draws]):
     warm_start: int = count(0, least=0)
     x_step: XStep = "normalised"
 
-    def init(self, oracle: Oracle) -> WithMomentum:
-        x, y = oracle.start
-        return WithMomentum(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
-
     def plan(self) -> SamplePlan:
         """I - 1 iterations that hold y, then one that updates it; the warm samples refine y_0."""
         samples: Samples = {"z": LOWER, "f": UPPER}
         hold = Iteration(samples, "hold", 0)
         update = Iteration({"y": ("lower", self.inner), **samples}, "update", self.inner)
-        steps = self.warm_start
-        if self.refine:
-            steps = sum(epoch_sgd_lengths(self.refine_steps, self.refine))
+        lengths = epoch_sgd_lengths(self.refine_steps, self.refine)  # none where refine is 0
+        steps = sum(lengths) or self.warm_start
         warm: Samples = {"warm": ("lower", steps)} if steps else {}
         period = (hold,) * (self.period - 1) + (update,)
-        # Iteration 0 starts from the refined y.
+        # Iteration 0 holds y as well: it was refined just before.
         return SamplePlan(period, first=(hold,), warm=Iteration(warm, "warm", steps))
 
     def prepare(self, v: WithMomentum, s: Draws, oracle: Oracle) -> WithMomentum:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.bilevel.core.directions import descend, implicit_neumann, random_samples
+from mindgap.bilevel.core.directions import descend, neumann_hypergradient, random_neumann_samples
 from mindgap.bilevel.core.settings import (
     Rate,
     check_count,
@@ -79,13 +79,18 @@ class BSA(Method[WithStart, Draws]):
     warm: bool = flag(False)
 
     def init(self, oracle: Oracle) -> WithStart:
+        # y0 is kept where every inner loop begins there
         x, y = oracle.start
         return WithStart(x, y, None if self.warm else y)
 
     def _iteration(self, inner: int) -> Iteration:
-        return Iteration({"y": ("lower", inner), **random_samples(self.terms)}, lower_steps=inner)
+        """The samples of an iteration with ``inner`` steps on y."""
+        return Iteration(
+            {"y": ("lower", inner), **random_neumann_samples(self.terms)}, lower_steps=inner
+        )
 
     def plan(self) -> SamplePlan:
+        # With "sqrt" iteration k has t_k = ceil(sqrt(k + 1)) = isqrt(k) + 1 steps on y
         if isinstance(self.inner, int):
             return SamplePlan((self._iteration(self.inner),))
         return SamplePlan(
@@ -96,14 +101,15 @@ class BSA(Method[WithStart, Draws]):
         """The rates of iteration t; with ``inner="sqrt"`` also ``inner``, the steps on y."""
         rates = super().rates(t)
         if self.inner == "sqrt":
-            # ceil(sqrt(t + 1)) of whole numbers, without its rounding
+            # ceil(sqrt(t + 1)) as floor(sqrt(t)) + 1, which rounding cannot make wrong
             rates["inner"] = np.floor(np.sqrt(np.asarray(t))).astype(int) + 1
         return rates
 
     def update(self, v: WithStart, s: Draws, oracle: Oracle, kind: str) -> WithStart:
         """The next values: y by inner steps, from y_0 if it is kept, then x at the new y."""
         y = v.y if v.y0 is None else v.y0
-        falls = self.inner_exponent  # the step on y is lr_y / (i + 1)^falls
-        y = descend(oracle, v.x, y, s.y, s.lr_y, length=s.inner, exponent=falls)
-        d_x = implicit_neumann(oracle, v.x, y, s, self.eta, self.terms)
+        # Step i on y has the size lr_y / (i + 1)^inner_exponent.
+        exponent = self.inner_exponent
+        y = descend(oracle, v.x, y, s.y, s.lr_y, length=s.inner, exponent=exponent)
+        d_x = neumann_hypergradient(oracle, v.x, y, s, self.eta, self.terms)
         return self.move_x(oracle, replace(v, y=y), d_x, s.lr_x)

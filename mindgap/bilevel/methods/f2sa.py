@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mindgap.bilevel.core.directions import penalty
+from mindgap.bilevel.core.directions import penalty_hypergradient
 from mindgap.bilevel.core.settings import Rate, count, flag, positive, rate
 from mindgap.bilevel.core.types import Array, Draws, Oracle, WithPenalty, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
@@ -71,6 +71,7 @@ class F2SA(Method[WithPenalty, Draws]):
         return {**settings, "lr_x": advice.lr_x * 2.0 * cls.lam / advice.lr_y}
 
     def init(self, oracle: Oracle) -> WithPenalty:
+        # w begins where y does
         x, y = oracle.start
         return WithPenalty(x, y, y, oracle.scalar(self.lam, y))
 
@@ -89,7 +90,7 @@ class F2SA(Method[WithPenalty, Draws]):
         gamma = s.lr_y  # the step of w; alpha is that of y
         alpha = gamma / (2.0 * lam) if self.alpha is None else s.alpha
 
-        def inner(
+        def step(
             carry: tuple[Array, Array], for_y: Sample, f: Sample, for_w: Sample
         ) -> tuple[Array, Array]:
             """w and y after one step each; ``after`` only orders the reads of compiled code."""
@@ -100,7 +101,7 @@ class F2SA(Method[WithPenalty, Draws]):
             return w, oracle.move_y(y, f_y + lam * g_y, alpha)
 
         for_w, gw = (s.y, s.gx) if self.shared_samples else (s.w, s.gw)
-        w, y = oracle.loop(inner, (v.w, v.y), (s.y, s.f, for_w))
-        d_x = penalty(oracle, x, y, w, lam, s.fx, s.gx, gw)
+        w, y = oracle.loop(step, (v.w, v.y), (s.y, s.f, for_w))
+        d_x = penalty_hypergradient(oracle, x, y, w, lam, s.fx, s.gx, gw)
         v = self.move_x(oracle, v, d_x, s.lr_x * alpha)
         return replace(v, y=y, w=w, lam=lam + s.delta)

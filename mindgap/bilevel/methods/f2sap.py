@@ -16,7 +16,8 @@ from mindgap.bilevel.method import Method
 WEIGHTS = {2: {-1: -1 / 2, 1: 1 / 2}, 4: {-2: 1 / 12, -1: -2 / 3, 1: 2 / 3, 2: -1 / 12}}
 
 
-def _order(name: str, value: object) -> None:
+def _check_order(name: str, value: object) -> None:
+    """A rule for ``p``: 2 or 4, and no bool or float."""
     if isinstance(value, bool) or not isinstance(value, int) or value not in WEIGHTS:
         fail(name, "must be 2 or 4", value)
 
@@ -53,7 +54,7 @@ class F2SAp(Method[WithNodes, Draws]):
     """
 
     nu: float = positive(0.1)
-    p: int = setting(_order, 2)
+    p: int = setting(_check_order, 2)
     inner: int = count(1)
     second_order: ClassVar[bool] = False
 
@@ -62,10 +63,12 @@ class F2SAp(Method[WithNodes, Draws]):
         return WEIGHTS[self.p]
 
     def init(self, oracle: Oracle) -> WithNodes:
+        # The y of every node begins where y does
         x, y = oracle.start
         return WithNodes(x, y, {str(j): y for j in self.nodes()})
 
     def plan(self) -> SamplePlan:
+        # y, f: T samples each for all y_j; g, fx: those of the step on x
         samples = {"y": ("lower", self.inner), "f": ("upper", self.inner), "g": LOWER, "fx": UPPER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
@@ -73,14 +76,15 @@ class F2SAp(Method[WithNodes, Draws]):
         """The next values: the y of every node by inner steps, then x by their difference."""
         x = v.x
 
-        def move(j: str, y: Array, g: Sample, f: Sample) -> Array:
-            d_y = oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f)
-            return oracle.move_y(y, d_y, s.lr_y)
+        def step(ys: dict[str, Array], g: Sample, f: Sample) -> dict[str, Array]:
+            # The y of every node j after one step along g_y + j nu f_y
+            d = {
+                j: oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f)
+                for j, y in ys.items()
+            }
+            return {j: oracle.move_y(y, d[j], s.lr_y) for j, y in ys.items()}
 
-        def inner(ys: dict[str, Array], g: Sample, f: Sample) -> dict[str, Array]:
-            return {j: move(j, y, g, f) for j, y in ys.items()}
-
-        ys = oracle.loop(inner, v.nodes, (s.y, s.f))
+        ys = oracle.loop(step, v.nodes, (s.y, s.f))
         d_x = oracle.zeros_like(x)
         for j, a in self.nodes().items():  # a: weight of the central difference
             y = ys[str(j)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.settings import Rate, rate
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, WithZStorm, replace
+from mindgap.bilevel.core.types import Draws, Oracle, Point, WithZStorm, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
@@ -43,11 +43,13 @@ class FSLA(Method[WithZStorm, Draws]):
     weight: Rate = rate(0.5, exponent=0.5)
 
     def init(self, oracle: Oracle) -> WithZStorm:
+        # The memory is not read: the first iteration takes the plain direction
         x, y = oracle.start
         z = oracle.zeros_like(y)
         return WithZStorm(x, y, z, empty_memory(oracle, {"x": x, "y": y, "z": z}, "x"))
 
     def plan(self) -> SamplePlan:
+        # y: g_y; z: Hz; f: f_y; fx and j: f_x and Jz at both points
         samples = {"y": LOWER, "z": LOWER, "f": UPPER, "j": LOWER, "fx": UPPER}
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
@@ -57,11 +59,12 @@ class FSLA(Method[WithZStorm, Draws]):
         d_z = oracle.hessian(x, y, v.z, s.z) - oracle.upper_y(x, y, s.f)
         z = oracle.move(v.z, d_z, s.lr_z)
 
-        def direction_at(p: Point) -> Array:
-            return oracle.upper_x(p["x"], p["y"], s.fx) - oracle.mixed(p["x"], p["y"], p["z"], s.j)
-
         def direction(points: list[Point]) -> list[Point]:
-            return [{"x": direction_at(p)} for p in points]
+            # f_x - J z at each point, as "x"
+            return [
+                {"x": oracle.upper_x(p["x"], p["y"], s.fx) - oracle.mixed(**p, sample=s.j)}
+                for p in points
+            ]
 
         point = {"x": x, "y": y, "z": z}
         memory = storm(direction, point, v.storm, {"x": s.weight}, first=kind == "first")

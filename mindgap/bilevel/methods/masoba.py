@@ -45,11 +45,8 @@ class MASOBA(LowerStepMethod[WithAverage, Draws]):
     theta: float = within(0, 1, "(]", 0.1)
     delayed: bool = flag(True)
 
-    def init(self, oracle: Oracle) -> WithAverage:
-        x, y = oracle.start
-        return WithAverage(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
-
     def plan(self) -> SamplePlan:
+        # g: g_y, Hz and Jz; f: f_x and f_y
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: WithAverage, s: Draws, oracle: Oracle, kind: str) -> WithAverage:

@@ -51,9 +51,11 @@ class MEHA(PenaltyMethod):
         return {**settings, "gamma": 1.0 / advice.curvature, "lr_y": advice.lr_y / 2.0}
 
     def plan(self) -> SamplePlan:
+        # w: the step on w; g, f: the steps on x and y
         return SamplePlan((Iteration({"w": LOWER, "g": LOWER, "f": UPPER}),))
 
     def rates(self, t: Scalar) -> dict[str, Any]:
+        # share is 1 / c_k
         return {**super().rates(t), "share": 1.0 / (self.c * (t + 1.0) ** self.power)}
 
     def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import Places, neumann_sums
+from mindgap.bilevel.core.directions import Pairs, neumann_sums
 from mindgap.bilevel.core.settings import Power, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
@@ -46,11 +46,14 @@ class MRBO(StormMethod):
     m: float = positive(1.0, host=True)
 
     def plan(self) -> SamplePlan:
+        # y: g_y; f, h, j: (f_x, f_y), Q factors and J; each at both points
         samples = {"y": LOWER, "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def step_size(self) -> Power:
+        # eta_k = d / (m + k)^(1/3)
         return Power(self.d, 1 / 3, self.m)
 
-    def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
+    def inverses(self, oracle: Oracle, s: Draws, points: Pairs, vs: list[Array]) -> list[Array]:
+        # The sums at all points read each sample once
         return neumann_sums(oracle, points, vs, s.h, self.eta)

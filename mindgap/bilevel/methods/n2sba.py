@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import TINY, penalty
+from mindgap.bilevel.core.directions import TINY, penalty_hypergradient
 from mindgap.bilevel.core.settings import XStep, count, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle, WithW, replace
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
@@ -53,6 +53,7 @@ class N2SBA(PenaltyMethod):
     x_step: XStep = "normalised"
 
     def plan(self) -> SamplePlan:
+        # y, f: K samples each for w and y; g, fx: B samples each for x
         samples = {
             "y": ("lower", self.inner),
             "f": ("upper", self.inner),
@@ -65,22 +66,23 @@ class N2SBA(PenaltyMethod):
         """The next values: w and y by clipped inner steps, then x by the mean penalty gradient."""
         x, lam = v.x, oracle.scalar(self.lam, v.x)
 
-        def clipped(d: Array) -> Array:
+        def clip(d: Array) -> Array:
+            # d, shortened to the length ``clip`` where it is longer
             if math.isinf(self.clip):
                 return d
             return oracle.minimum(self.clip / oracle.maximum(oracle.norm(d), TINY), 1.0) * d
 
-        def inner(carry: tuple[Array, Array], g: Sample, f: Sample) -> tuple[Array, Array]:
-            """w and y after one step each from the old (w, y)."""
+        def step(carry: tuple[Array, Array], g: Sample, f: Sample) -> tuple[Array, Array]:
+            # w and y after one step each from the old (w, y)
             w, y = carry
             d_y = oracle.upper_y(x, y, f) / self.lam + oracle.lower(x, y, g)
-            w = oracle.move_y(w, clipped(oracle.lower(x, w, g)), s.lr_y)
-            return w, oracle.move_y(y, clipped(d_y), s.lr_y)
+            w = oracle.move_y(w, clip(oracle.lower(x, w, g)), s.lr_y)
+            return w, oracle.move_y(y, clip(d_y), s.lr_y)
 
-        w, y = oracle.loop(inner, (v.w, v.y), (s.y, s.f))
+        w, y = oracle.loop(step, (v.w, v.y), (s.y, s.f))
 
-        def add(d: Array, g: Sample, f: Sample) -> Array:
-            return d + penalty(oracle, x, y, w, lam, f, g, g)
+        def add(total: Array, g: Sample, f: Sample) -> Array:
+            return total + penalty_hypergradient(oracle, x, y, w, lam, f, g, g)
 
         total = oracle.loop(add, oracle.zeros_like(x), (s.g, s.fx))  # over ``batches`` pairs
         return replace(self.move_x(oracle, v, total / self.batches, s.lr_x), y=y, w=w)

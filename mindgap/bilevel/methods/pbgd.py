@@ -50,6 +50,7 @@ class PBGD(PenaltyMethod):
         return {**settings, "lr_x": min(advice.lr_x, advice.lr_y / (1.0 + cls.lam))}
 
     def plan(self) -> SamplePlan:
+        # w: T samples for w; g and f: one sample for all derivatives of a level
         samples = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 

@@ -14,4 +14,5 @@ class PenaltyMethod(Method[WithW, Draws]):
     second_order: ClassVar[bool] = False
 
     def init(self, oracle: Oracle) -> WithW:
-        return WithW(*oracle.start, oracle.start[1])
+        x, y = oracle.start
+        return WithW(x, y, y)

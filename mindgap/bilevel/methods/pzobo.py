@@ -53,6 +53,7 @@ class PZOBO(Method[Values, Draws]):
         return {**settings, "lr_x": advice.lr_x / (1.0 + advice.dim_x / cls.directions)}
 
     def plan(self) -> SamplePlan:
+        # y: T samples, the same for every inner loop; u: seeds of Q directions
         samples = {"y": ("lower", self.inner), "f": UPPER, "u": ("direction", self.directions)}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
@@ -63,6 +64,7 @@ class PZOBO(Method[Values, Draws]):
         f_x, f_y = oracle.upper(x, y_new, s.f)
 
         def add(d: Array, u: Array) -> Array:
+            # d plus the part along u of J* f_y, the derivative of f(x, y_T(x)) through y_T
             y_shifted = descend(oracle, x + self.mu * u, y, s.y, s.lr_y)
             return d + (((y_shifted - y_new) @ f_y) / (self.mu * self.directions)) * u
 

@@ -49,11 +49,12 @@ class SABA(Method[WithTables, Draws]):
     def init(self, oracle: Oracle) -> WithTables:
         """x and y at the start, z = 0, and five tables of zeros: g_y, Hz, Jz, f_x and f_y."""
         (x, y), lower, upper = oracle.start, oracle.batches("lower"), oracle.batches("upper")
-        below = [empty_table(oracle, lower, like) for like in (y, y, x)]
-        above = [empty_table(oracle, upper, like) for like in (x, y)]
-        return WithTables(x, y, oracle.zeros_like(y), *below, *above)
+        of_lower = [empty_table(oracle, lower, like) for like in (y, y, x)]
+        of_upper = [empty_table(oracle, upper, like) for like in (x, y)]
+        return WithTables(x, y, oracle.zeros_like(y), *of_lower, *of_upper)
 
     def plan(self) -> SamplePlan:
+        # g: g_y, Hz and Jz; f: f_x and f_y
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: WithTables, s: Draws, oracle: Oracle, kind: str) -> WithTables:

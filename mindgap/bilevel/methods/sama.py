@@ -52,6 +52,7 @@ class SAMA(LowerStepMethod[Values, Draws]):
         return {**settings, "scale": advice.lr_y}  # a step that suits H is about as large as H^-1
 
     def plan(self) -> SamplePlan:
+        # y: T samples for y; f: (f_x, f_y); j: both g_x of the difference
         samples = {"y": ("lower", self.inner), "f": UPPER, "j": LOWER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 

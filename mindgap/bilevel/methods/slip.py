@@ -71,13 +71,10 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
     order: Literal["jacobi", "seidel"] = choice("jacobi", "seidel")
 
     def __post_init__(self) -> None:
+        # These step y apart from z: there is no step with a memory
         super().__post_init__()
         if self.y_step != "plain" and (self.order == "seidel" or self.samples == "as released"):
             fail("y_step", "must be 'plain' with this order and samples", self.y_step)
-
-    def init(self, oracle: Oracle) -> WithMomentum:
-        x, y = oracle.start
-        return WithMomentum(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
 
     def plan(self) -> SamplePlan:
         """T0 warm samples; in every iteration the samples that ``samples`` keeps apart."""
@@ -90,6 +87,7 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
         return SamplePlan((Iteration(samples),), warm=Iteration(warm, "warm", self.warm_start))
 
     def prepare(self, v: WithMomentum, s: Draws, oracle: Oracle) -> WithMomentum:
+        # T0 steps on y at x_0
         if not self.warm_start:
             return v
         return self.descend(oracle, v, s.warm, s.lr_y if self.lr_warm is None else self.lr_warm)

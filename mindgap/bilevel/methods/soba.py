@@ -41,15 +41,13 @@ class SOBA(LowerStepMethod[WithZ, Draws]):
     order: Literal["jacobi", "seidel"] = choice("jacobi", "seidel")
 
     def __post_init__(self) -> None:
+        # With "seidel" y is stepped before z: there is no step with a memory
         super().__post_init__()
         if self.y_step != "plain" and self.order == "seidel":
             fail("y_step", "must be 'plain' with this order", self.y_step)
 
-    def init(self, oracle: Oracle) -> WithZ:
-        x, y = oracle.start
-        return WithZ(x, y, oracle.zeros_like(y))
-
     def plan(self) -> SamplePlan:
+        # g: g_y, Hz and Jz; f: f_x and f_y
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: WithZ, s: Draws, oracle: Oracle, kind: str) -> WithZ:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +16,8 @@ from mindgap.bilevel.core.types import Array, Draws, Oracle, Scalar, WithPage, r
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
+
+Vectors = tuple[Array, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,34 +65,29 @@ class SPABA(Method[WithPage, Draws]):
         return WithPage(x, y, z, page, {"x": x, "y": y, "z": z})
 
     def plan(self) -> SamplePlan:
+        # g: g_y, Hz and Jz; f: f_x and f_y; coin: 0 with probability 1 / period
         samples = {"g": LOWER, "f": UPPER, "coin": ("uniform", self.period)}
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def _full(
         self, oracle: Oracle, x: Array, y: Array, z: Array, times: Scalar
     ) -> dict[str, Array]:
-        """The directions of y, z and x over all samples; with ``times`` 0 zeros, at no cost."""
-        lower, upper = oracle.batches("lower"), oracle.batches("upper")
-        weights = {
-            level: np.array([oracle.weight(level, Sample(i)) for i in range(n)])
-            for level, n in (("lower", lower), ("upper", upper))
-        }
+        """The directions of y, z and x over all samples; zeros, at no cost, if ``times`` is 0."""
 
-        def add_lower(
-            carry: tuple[Array, Array, Array], sample: Sample, w: Scalar
-        ) -> tuple[Array, Array, Array]:
-            g_y, hz, jz = oracle.system(x, y, z, sample)
-            return carry[0] + w * g_y, carry[1] + w * hz, carry[2] + w * jz
+        def mean(level: str, take: Callable[[Sample], Vectors], zeros: Vectors) -> Vectors:
+            """The vectors that ``take`` gives of a sample, averaged over a level's minibatches."""
+            count = oracle.batches(level)
+            weights = np.array([oracle.weight(level, Sample(i)) for i in range(count)])
 
-        def add_upper(carry: tuple[Array, Array], sample: Sample, w: Scalar) -> tuple[Array, Array]:
-            f_x, f_y = oracle.upper(x, y, sample)
-            return carry[0] + w * f_x, carry[1] + w * f_y
+            def add(totals: Vectors, sample: Sample, weight: Scalar) -> Vectors:
+                return tuple(t + weight * d for t, d in zip(totals, take(sample), strict=True))
 
-        no_y, no_x = oracle.zeros_like(y), oracle.zeros_like(x)
-        below = Sample(np.arange(lower)), weights["lower"]
-        above = Sample(np.arange(upper)), weights["upper"]
-        g_y, hz, jz = oracle.loop(add_lower, (no_y, no_y, no_x), below, length=lower * times)
-        f_x, f_y = oracle.loop(add_upper, (no_x, no_y), above, length=upper * times)
+            return oracle.loop(add, zeros, (Sample(np.arange(count)), weights), count * times)
+
+        zero_y, zero_x = oracle.zeros_like(y), oracle.zeros_like(x)
+        take_lower, take_upper = partial(oracle.system, x, y, z), partial(oracle.upper, x, y)
+        g_y, hz, jz = mean("lower", take_lower, (zero_y, zero_y, zero_x))
+        f_x, f_y = mean("upper", take_upper, (zero_x, zero_y))
         return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
 
     def update(self, v: WithPage, s: Draws, oracle: Oracle, kind: str) -> WithPage:
@@ -103,8 +102,8 @@ class SPABA(Method[WithPage, Draws]):
         if kind != "first":
             new = oracle.residuals(v.x, v.y, v.z, s.g, s.f)  # directions of y, z and x
             last = oracle.residuals(old["x"], old["y"], old["z"], s.g, s.f)
-            step = {k: v.page[k] + (a - b) for k, a, b in zip("yzx", new, last, strict=True)}
-            d = {k: refresh * d[k] + (1 - refresh) * step[k] for k in "yzx"}
+            corrected = {k: v.page[k] + (a - b) for k, a, b in zip("yzx", new, last, strict=True)}
+            d = {k: refresh * d[k] + (1 - refresh) * corrected[k] for k in "yzx"}
         y, z = oracle.move_y(v.y, d["y"], s.lr_y), oracle.move(v.z, d["z"], s.lr_z)
         z = project_ball(oracle, z, oracle.zeros_like(z), self.radius)
         return replace(self.move_x(oracle, v, d["x"], s.lr_x), y=y, z=z, page=d, point=point)

@@ -62,6 +62,7 @@ class SRBA(Method[WithZSpider, Draws]):
         return WithZSpider(x, y, z, empty_memory(oracle, {"x": x, "y": y, "z": z}, "yzx"))
 
     def plan(self) -> SamplePlan:
+        # A refresh takes all samples, so that it draws none
         move = Iteration({"g": LOWER, "f": UPPER}, "move")
         return SamplePlan(
             (Iteration({}, "refresh"),) + (move,) * (self.period - 1), all_samples=True
@@ -72,15 +73,17 @@ class SRBA(Method[WithZSpider, Draws]):
 
         The estimate is the full direction where ``kind`` is "refresh", else the corrected last one.
         """
-        lower, upper = (FULL, FULL) if kind == "refresh" else (s.g, s.f)
+        refresh = kind == "refresh"
+        lower, upper = (FULL, FULL) if refresh else (s.g, s.f)
 
         def direction(points: list[Point]) -> list[dict[str, Any]]:
+            # g_y as "y", Hz - f_y as "z" and f_x - Jz as "x" at each point
             residuals = (oracle.residuals(p["x"], p["y"], p["z"], lower, upper) for p in points)
             return [{"y": d_y, "z": d_z, "x": d_x} for d_y, d_z, d_x in residuals]
 
-        point, fresh = {"x": v.x, "y": v.y, "z": v.z}, kind == "refresh"
-        memory = restart(direction, point) if fresh else spider(direction, point, v.spider)
-        d = memory["estimate"]  # of g_y, Hz - f_y and f_x - Jz
+        point = {"x": v.x, "y": v.y, "z": v.z}
+        memory = restart(direction, point) if refresh else spider(direction, point, v.spider)
+        d = memory["estimate"]
         y, z = oracle.move_y(v.y, d["y"], s.lr_y), oracle.move(v.z, d["z"], s.lr_z)
         z = project_ball(oracle, z, oracle.zeros_like(z), self.radius)
         return replace(self.move_x(oracle, v, d["x"], s.lr_x), y=y, z=z, spider=memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mindgap.bilevel.core.directions import implicit_neumann
+from mindgap.bilevel.core.directions import neumann_hypergradient
 from mindgap.bilevel.core.settings import choice, count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
@@ -51,6 +51,7 @@ class StocBio(LowerStepMethod[Values, Draws]):
     order: Literal["jacobi", "seidel"] = choice("seidel", "jacobi")
 
     def plan(self) -> SamplePlan:
+        # y: T samples for y; f: (f_x, f_y); h: Q factors; j: J
         samples = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
@@ -59,5 +60,5 @@ class StocBio(LowerStepMethod[Values, Draws]):
         y_before = v.y
         v = self.descend(oracle, v, s.y, s.lr_y)
         y = v.y if self.order == "seidel" else y_before
-        d_x = implicit_neumann(oracle, v.x, y, s, self.eta)
+        d_x = neumann_hypergradient(oracle, v.x, y, s, self.eta)
         return self.move_x(oracle, v, d_x, s.lr_x)

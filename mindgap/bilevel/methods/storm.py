@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mindgap.bilevel.core.directions import Places, implicit_xy
+from mindgap.bilevel.core.directions import Pairs, directions_xy
 from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.settings import Power, count, positive, storm_weight
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, Scalar, WithStorm, replace
@@ -35,14 +35,16 @@ class StormMethod(Method[WithStorm, Draws]):
         """eta_k as a function of k."""
 
     @abstractmethod
-    def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
+    def inverses(self, oracle: Oracle, s: Draws, points: Pairs, vs: list[Array]) -> list[Array]:
         """Estimates of H^-1 v, one per point, on the samples of this iteration."""
 
     def init(self, oracle: Oracle) -> WithStorm:
+        # The memory is not read: the first iteration takes plain directions
         x, y = oracle.start
         return WithStorm(x, y, empty_memory(oracle, {"x": x, "y": y}, "xy"))
 
     def rates(self, t: Scalar) -> dict[str, Any]:
+        # lr eta_k, and the weights min(1, c eta_{k-1}^2)
         step = self.step_size()
         return {
             "lr_x": self.lr_x * step(t),
@@ -54,11 +56,14 @@ class StormMethod(Method[WithStorm, Draws]):
     def update(self, v: WithStorm, s: Draws, oracle: Oracle, kind: str) -> WithStorm:
         """The next values: x and y together along their STORM estimates at the old point."""
 
+        inverses = partial(self.inverses, oracle, s)
+
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            return implicit_xy(oracle, points, partial(self.inverses, oracle, s), s.f, s.j, s.y)
+            # The hypergradient estimate as "x" and g_y as "y" at each point
+            return directions_xy(oracle, points, inverses, s.f, s.j, s.y)
 
         weights = {"x": s.a_x, "y": s.a_y}
         memory = storm(direction, {"x": v.x, "y": v.y}, v.storm, weights, first=kind == "first")
-        d = memory["estimate"]  # of g_y as "y" and of the hypergradient as "x"
+        d = memory["estimate"]
         v = replace(v, y=oracle.move_y(v.y, d["y"], s.lr_y), storm=memory)
         return self.move_x(oracle, v, d["x"], s.lr_x)

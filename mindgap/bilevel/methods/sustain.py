@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import Places, neumann_random, random_samples
+from mindgap.bilevel.core.directions import Pairs, neumann_random, random_neumann_samples
 from mindgap.bilevel.core.settings import Power, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
@@ -46,13 +46,16 @@ class SUSTAIN(StormMethod):
     w: float = positive(1.0, host=True)
 
     def plan(self) -> SamplePlan:
-        samples = {"y": LOWER, **random_samples(self.terms)}
+        # y: g_y; the others: those of the random Neumann estimate; each at both points
+        samples = {"y": LOWER, **random_neumann_samples(self.terms)}
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def step_size(self) -> Power:
+        # alpha_t = 1 / (w + t)^(1/3)
         return Power(1.0, 1 / 3, self.w)
 
-    def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
+    def inverses(self, oracle: Oracle, s: Draws, points: Pairs, vs: list[Array]) -> list[Array]:
+        # One product per point, all with the same samples and the same length
         pairs = zip(points, vs, strict=True)
         return [
             neumann_random(oracle, x, y, v, s.h, self.eta, self.terms, s.k) for (x, y), v in pairs

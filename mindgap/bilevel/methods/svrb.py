@@ -67,6 +67,7 @@ class SVRB(Method[WithStorm, Draws]):
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
+        # So small that only tiny and negative eigenvalues are raised
         return {**settings, "mu": 1e-3 * advice.curvature}
 
     def check_problem(self, problem: BilevelProblem) -> None:
@@ -83,10 +84,12 @@ class SVRB(Method[WithStorm, Draws]):
         return WithStorm(x, y, {"estimate": zero, "point": {"x": x, "y": y}})
 
     def plan(self) -> SamplePlan:
+        # g: g_y, J and H; f: f_x and f_y
         samples = {"g": LOWER, "f": UPPER}
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def rates(self, t: Scalar) -> dict[str, Any]:
+        # lr eta_t, and the weight min(1, c eta_{t-1}^2)
         step = Power(self.d, 1 / 3, self.m)
         return {
             "lr_x": self.lr_x * step(t),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import implicit_neumann, random_samples
+from mindgap.bilevel.core.directions import neumann_hypergradient, random_neumann_samples
 from mindgap.bilevel.core.settings import Rate, count, positive, rate
 from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
@@ -47,10 +47,11 @@ class TTSA(Method[Values, Draws]):
     terms: int = count(10)
 
     def plan(self) -> SamplePlan:
-        return SamplePlan((Iteration({"y": LOWER, **random_samples(self.terms)}),))
+        # y: g_y; the others: those of the random Neumann estimate
+        return SamplePlan((Iteration({"y": LOWER, **random_neumann_samples(self.terms)}),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         """The next values: y by one step, then x along a random Neumann estimate at the new y."""
         v = replace(v, y=oracle.move_y(v.y, oracle.lower(v.x, v.y, s.y), s.lr_y))
-        d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta, self.terms)
+        d_x = neumann_hypergradient(oracle, v.x, v.y, s, self.eta, self.terms)
         return self.move_x(oracle, v, d_x, s.lr_x)

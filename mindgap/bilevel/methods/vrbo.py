@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from mindgap.bilevel.core.directions import Places, implicit_xy, neumann_of, neumann_sums
+from mindgap.bilevel.core.directions import Pairs, directions_xy, neumann_series, neumann_sums
 from mindgap.bilevel.core.estimators import empty_memory, restart, spider
 from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Array, Draws, Memory, Oracle, WithSpider, replace
@@ -56,6 +57,7 @@ class VRBO(Method[WithSpider, Draws]):
     refresh: int | None = count(None)
 
     def init(self, oracle: Oracle) -> WithSpider:
+        # The memory is not read: iteration 0 is a refresh
         x, y = oracle.start
         return WithSpider(x, y, empty_memory(oracle, {"x": x, "y": y}, "xy"))
 
@@ -80,14 +82,15 @@ class VRBO(Method[WithSpider, Draws]):
         if kind == "refresh":
             lower, upper = (FULL, FULL) if self.refresh is None else (s.large, s.large_f)
 
-            def of_all(points: Places, vs: list[Array]) -> list[Array]:
+            def inverses_on_all(points: Pairs, f_ys: list[Array]) -> list[Array]:
                 """H^-1 f_y at the one point, by the Neumann series on the large batch."""
-                ((x, y),), (f_y,) = points, vs
+                ((x, y),), (f_y,) = points, f_ys
+                # The map of the base class: one product at a time, without a graph that is kept.
                 hessian, _ = Oracle.operator(oracle, x, y, lower)
-                return [neumann_of(oracle, hessian, f_y, self.terms, self.eta)]
+                return [neumann_series(oracle, hessian, f_y, self.terms, self.eta)]
 
             memory = restart(
-                lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower),
+                lambda points: directions_xy(oracle, points, inverses_on_all, upper, lower, lower),
                 {"x": v.x, "y": v.y},
             )
         v = self.move_x(oracle, v, memory["estimate"]["x"], s.lr_x)
@@ -97,12 +100,9 @@ class VRBO(Method[WithSpider, Draws]):
         ) -> tuple[Memory, Array]:
             """The estimate corrected from its point to (x, y), and y after a step along it."""
             memory, y = carry
-
-            def of_some(points: Places, vs: list[Array]) -> list[Array]:
-                return neumann_sums(oracle, points, vs, h, self.eta)
-
+            inverses = partial(neumann_sums, oracle, samples=h, eta=self.eta)
             memory = spider(
-                lambda points: implicit_xy(oracle, points, of_some, f, j, g),
+                lambda points: directions_xy(oracle, points, inverses, f, j, g),
                 {"x": v.x, "y": y},
                 memory,
             )

@@ -23,11 +23,11 @@ from mindgap.bilevel.core.types import Backend, Product
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample, row
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.tools.horizon import RacedSteps, raced, samples_of
+from mindgap.bilevel.tools.horizon import RacedSteps, race_steps, samples_of
 from mindgap.bilevel.tools.step_advice import StepAdvice
 
 #: Share of 1 / L that lr_y takes, for the largest lower curvature L.
-LOWER = 0.4
+LR_SHARE = 0.4
 #: Distance of the two hypergradients that give the curvature of Phi, relative to 1 + ||x||; no
 #: first step is to be longer.
 NEARBY = 0.01
@@ -102,12 +102,12 @@ def suggest_steps(
         >>> sorted(raced.settings), raced.steps, len(raced.tried) > 2
         (['lr_x', 'lr_y'], 200, True)
     """
+    if not isinstance(problem, BilevelProblem):
+        fail("problem", "must be a BilevelProblem", type(problem).__name__)
     if method is not None or steps is not None or backend is not None:
         if method is None or steps is None:
             fail("method" if method is None else "steps", "must be given for a race", None)
-        return raced(problem, method, steps, seed=seed, backend=backend)
-    if not isinstance(problem, BilevelProblem):
-        fail("problem", "must be a BilevelProblem", type(problem).__name__)
+        return race_steps(problem, method, steps, seed=seed, backend=backend)
     whole("seed", seed)
     check_count("batches", batches, most=10_000)
     check_count("products", products, most=10_000)
@@ -117,43 +117,44 @@ def suggest_steps(
     lower = samples_of(oracle, seed, "lower", 0, batches)
     upper = row(problem.upper_data.draw(seed, "upper", 0, 1), 0)
 
-    def largest(y: Tensor) -> float:
-        """The largest curvature of the lower level at y over its minibatches."""
+    def largest_curvature(y: Tensor) -> float:
+        # The largest eigenvalue of H at (x, y) over the lower minibatches
         generator = torch.Generator().manual_seed(seed % 2**63)
         v = torch.randn(y.shape, generator=generator, dtype=y.dtype).to(y.device)
         hessians = (oracle.operator(x, y, sample)[0] for sample in lower)
         return max(largest_eigenvalue(hessian, v, products) for hessian in hessians)
 
-    curvature = largest(y)
+    curvature = largest_curvature(y)
     if not (math.isfinite(curvature) and curvature > 0):
         fail("lower", "must have positive curvature in y at the start", curvature)
-    near = _descend(oracle, x, y, lower, LOWER / curvature)
-    curvature = max(curvature, largest(near))
-    lr_y = LOWER / curvature
+    y_near = _descend(oracle, x, y, lower, LR_SHARE / curvature)  # near y*(x)
+    curvature = max(curvature, largest_curvature(y_near))
+    lr_y = LR_SHARE / curvature
 
     def solve(hessian: Product, v: Tensor) -> Tensor:
         return conjugate_gradients(oracle, hessian, v, products=products)[0]
 
-    def directions(x: Tensor, y: Tensor) -> Tensor:
+    def hypergradients(x: Tensor, y: Tensor) -> Tensor:
+        # One hypergradient per lower minibatch: (minibatches, d_x)
         return torch.stack([hypergradient_at(oracle, x, y, s, upper, solve) for s in lower])
 
-    near = _descend(oracle, x, y, lower, lr_y)
-    directions_near = directions(x, near)
-    d = directions_near.mean(0)
-    size, scale_of_x = float(d.norm()), 1.0 + float(x.norm())
+    y_near = _descend(oracle, x, y, lower, lr_y)
+    hypergradients_near = hypergradients(x, y_near)
+    mean = hypergradients_near.mean(0)
+    norm = float(mean.norm())
     # Single minibatches, and a y that is not solved yet, give longer directions than the mean.
-    longest = float(torch.cat([directions_near, directions(x, y)]).norm(dim=1).max())
-    if size == 0.0 or not math.isfinite(size):
-        fail("upper", "must have a finite hypergradient that is not zero at the start", size)
-    distance = NEARBY * scale_of_x
-    there = x - distance * d / size
-    change = directions(there, _descend(oracle, there, near, lower, lr_y)).mean(0) - d
+    longest = float(torch.cat([hypergradients_near, hypergradients(x, y)]).norm(dim=1).max())
+    if norm == 0.0 or not math.isfinite(norm):
+        fail("upper", "must have a finite hypergradient that is not zero at the start", norm)
+    distance = NEARBY * (1.0 + float(x.norm()))
+    x_moved = x - distance * mean / norm
+    y_moved = _descend(oracle, x_moved, y_near, lower, lr_y)
+    change = hypergradients(x_moved, y_moved).mean(0) - mean
     upper_curvature = float(change.norm()) / distance
     # A tenth of what the curvature allows, and no first step longer than the distance.
-    lr_x = min(0.1 / max(upper_curvature, 1e-12), distance / max(longest, size))
-    return StepAdvice(
-        lr_y, lr_y, lr_x, (lr_x / 30, lr_x * 10), curvature, size, upper_curvature, problem.dim_x
-    )
+    lr_x = min(0.1 / max(upper_curvature, 1e-12), distance / max(longest, norm))
+    lr_x_range = lr_x / 30, lr_x * 10
+    return StepAdvice(lr_y, lr_y, lr_x, lr_x_range, curvature, norm, upper_curvature, problem.dim_x)
 
 
 def _descend(oracle: TorchOracle, x: Tensor, y: Tensor, samples: list[Sample], lr: float) -> Tensor:

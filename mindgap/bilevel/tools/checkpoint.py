@@ -157,8 +157,8 @@ def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State
 def read_run(
     path: Path, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
 ) -> tuple[State, Rows]:
-    """The state and the history rows in a file, which must be of what ``belongs`` says: a result
-    of :func:`belongs_to`.
+    """The state and the history rows in a file, which must state the texts ``belongs`` of
+    :func:`belongs_to`.
     """
     content = read_checkpoint(path, KIND, belongs, oracle.problem.device)
     state, rows = _state(content, method, oracle), content.get("history", [])
@@ -172,7 +172,7 @@ def read_run(
 
 
 def _check_parts(method: object, oracle: object) -> None:
-    """Refuse what is no method, or no oracle of a problem."""
+    """Raise unless ``method`` is a Method and ``oracle`` belongs to a problem."""
     if not isinstance(method, Method):
         fail("method", "must be a Method", type(method).__name__)
     if not isinstance(getattr(oracle, "problem", None), BilevelProblem):
@@ -201,9 +201,8 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
 
 
 def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
-    """The state from values and counters as ``_content`` gives them.
-
-    Every part is looked at first, since a file may be made up; RuleError for one that is wrong.
+    """The state from values and counters as ``_content`` gives them; RuleError for a part that is
+    wrong, since a file may be made up.
     """
     content = _mapping("content", content)
     counters = {name: content.get(name) for name in _COUNTERS}
@@ -220,7 +219,7 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     optimizer_states = {
         name: plain_values.pop(name) for name in ("optimizer", "scheduler") if name in plain_values
     }
-    _compare("values", plain_values, value_shapes(method, oracle.problem))
+    _check_form("values", plain_values, value_shapes(method, oracle.problem))
     values: dict[str, Any] = {name: _restore(value, oracle) for name, value in plain_values.items()}
     if isinstance(method.x_step, TorchStep):
         values |= _optimizer(method.x_step, plain_values["x"], optimizer_states)
@@ -231,11 +230,8 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
 
 
 def _optimizer(step: TorchStep, x: Tensor, saved_states: dict[str, Any]) -> dict[str, Any]:
-    """The optimizer of the step on x and its scheduler, by name, as their saved states say."""
-    restored: dict[str, Any] = {"optimizer": step.start(x)}
-    scheduler = step.start_scheduler(restored["optimizer"])
-    if scheduler is not None:
-        restored["scheduler"] = scheduler
+    """The values "optimizer" and "scheduler" (if any) of the step on x, in their saved states."""
+    restored = step.start(x)
     if saved_states.keys() != restored.keys():
         fail("checkpoint", f"must hold {sorted(restored)} of the step on x", sorted(saved_states))
     try:
@@ -249,22 +245,22 @@ def _optimizer(step: TorchStep, x: Tensor, saved_states: dict[str, Any]) -> dict
 
 
 def _mapping(name: str, value: Any) -> dict[Any, Any]:
-    """The value, refused where it is no dict (``name`` is for the message)."""
+    """``value``, refused where it is no dict; ``name`` is for the message."""
     if not isinstance(value, dict):
         fail("checkpoint", f"must hold {name} by name", type(value).__name__)
     return value
 
 
-def _compare(place: str, value: Any, own: Any) -> None:
-    """Refuse a value that has not the names, shapes and dtypes of the method's ``own``; ``place``
-    names it in messages.
+def _check_form(place: str, value: Any, own: Any) -> None:
+    """Raise unless a value from a file has the names, shapes and dtypes of ``own``, the method's;
+    ``place`` names it in messages.
     """
     if isinstance(own, dict):
         value = _mapping(place, value)
         for name, expected in own.items():
             if name not in value:
                 fail("checkpoint", f"must hold {name!r} in its {place}", sorted(map(str, value)))
-            _compare(f"{place}, {name}", value[name], expected)
+            _check_form(f"{place}, {name}", value[name], expected)
     elif isinstance(own, Tensor):
         form = (tuple(own.shape), own.dtype)
         got = (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else type(value)

@@ -26,14 +26,14 @@ from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.registry import METHODS
 from mindgap.bilevel.solver import solve
 from mindgap.bilevel.tools.checkpoint import belongs_to
-from mindgap.bilevel.tools.horizon import Ground, Scale, raced
+from mindgap.bilevel.tools.horizon import Measurements, Scale, race_steps
 
 #: Methods that race where none are named.
 RACED = ("slip", "soba", "masoba", "saba", "stocbio", "f2sa", "borep", "amigo")
-#: Places of a run that are judged, the start included.
+#: Iterations of a run at which it is judged, the start included.
 PLACES = 7
-#: Runs that judging and tuning cost, beside the runs themselves.
-BESIDE = 1.6
+#: What judging and tuning a method cost, in runs.
+OVERHEAD = 1.6
 #: What is kept of a run at each place.
 COLUMNS = ("calls", "seconds", "x_epochs", "value", "slope")
 KIND = "bilevel race"
@@ -61,12 +61,13 @@ class Entrant:
         return float(np.mean(self.final))
 
     def band(self, column: str) -> tuple[list[float], list[float], list[float]]:
-        """Mean, least and largest over the seeds of a column, place by place."""
-        good = [run[column] for run in self.runs if run.get(column)]
-        if not good:
+        """Mean, least and largest over the seeds of a column, place by place; three empty lists
+        where every run went wrong.
+        """
+        curves = [run[column] for run in self.runs if run.get(column)]
+        if not curves:
             return [], [], []
-        length = min(map(len, good))
-        rows = np.array([run[:length] for run in good])
+        rows = np.array([curve[: min(map(len, curves))] for curve in curves])
         return rows.mean(0).tolist(), rows.min(0).tolist(), rows.max(0).tolist()
 
 
@@ -85,20 +86,18 @@ class Contest:
         return self.entrants[0]
 
     def is_level(self, other: Entrant) -> bool:
-        """Whether a method is as good as the winner: the 95 % interval of the mean difference,
-        seed by seed, contains 0 (Student's t).
+        """Whether a method is as good as the winner: the 95 % interval (Student's t) of the mean
+        over the seeds of the difference of their last values contains 0.
         """
         differences = np.array(other.final) - np.array(self.winner.final)
         if not np.isfinite(differences).all():
             return False
         if len(differences) < 2:
             return bool(differences.mean() <= 0)
-        # Of Student's t with one degree of freedom less than there are seeds.
+        # The 97.5 % quantile of Student's t with one degree of freedom less than there are seeds.
         t_quantile = {2: 12.7, 3: 4.3, 4: 3.18, 5: 2.78}.get(len(differences), 2.5)
-        return bool(
-            abs(differences.mean())
-            <= t_quantile * differences.std(ddof=1) / math.sqrt(len(differences))
-        )
+        standard_error = differences.std(ddof=1) / math.sqrt(len(differences))
+        return bool(abs(differences.mean()) <= t_quantile * standard_error)
 
     @property
     def code(self) -> str:
@@ -172,20 +171,20 @@ def race(
     keys = list(RACED if methods is None else methods)
     if not keys or any(key not in METHODS for key in keys):
         fail("methods", f"must be keys of {', '.join(METHODS)}", methods)
-    fitting, refused = _fitting(problem, keys)
+    fitting, refused = _split_by_fit(problem, keys)
     if not fitting:
         fail("methods", "must fit the problem", refused)
     saved = _Pieces(folder, problem, fitting, seeds, calls)
     if calls is None:
         budget = partial(_budget, problem, fitting, minutes, seeds)
-        calls = int(saved.piece("calls", lambda: {"number": budget()}, _is_count)["number"])
-    judge = Ground(problem, 500, 100, seed=10_007)
+        calls = int(saved.piece("calls", budget, _is_count)["number"])
+    # One judge for all methods: measured once, on minibatches of a seed that no run has.
+    judge = Measurements(problem, steps=500, lower_steps=100, seed=10_007)
     judge.measure()
-    entrants, piece_count = [], len(fitting) * (1 + seeds)
-    pieces_done = 0
+    entrants, piece_count, pieces_done = [], len(fitting) * (1 + seeds), 0
     for key in fitting:
-        steps = _iterations(problem, key, calls)
-        tuned = saved.piece(f"{key}-steps", partial(_tuned, problem, key, steps), _is_tuned)
+        steps = max(20, round(calls / _cost_per_iteration(problem, key)[0]))
+        tuned = saved.piece(f"{key}-steps", partial(_tune, problem, key, steps), _is_tuned)
         pieces_done += 1
         if told is not None:
             told(f"{METHODS[key].name}: steps", pieces_done / piece_count)
@@ -199,20 +198,17 @@ def race(
         entrants.append(Entrant(key, tuned["settings"], tuned["runs"], tuple(runs)))
     entrants.sort(key=lambda e: e.mean)
     # Read as the first point of every curve: y has followed from its start, it is not solved.
-    start, _ = judge.value(judge.x, judge.y0)
+    start, _ = judge.judged_loss(judge.x, judge.y0)
     return Contest(tuple(entrants), refused, calls, start)
 
 
-def _fitting(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[str, str]]:
+def _split_by_fit(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[str, str]]:
     """Keys of methods that can run on the problem, and by key why the others cannot."""
     fitting, refused = [], {}
     for key in keys:
         try:
-            method_class = METHODS[key].load()
-            method = method_class(
-                **Scale(key, method_class, 1.0, problem.dim_x).settings(1.0, 100, 1.0)
-            )
-            method.check_problem(problem)
+            scale = Scale(key, METHODS[key].load(), 1.0, problem.dim_x)
+            METHODS[key](**scale.settings(1.0, 100, 1.0)).check_problem(problem)
             try_problem(TorchOracle(problem), second_order=True)
             fitting.append(key)
         except RuleError as error:
@@ -220,48 +216,46 @@ def _fitting(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[
     return fitting, refused
 
 
-def _probe(problem: BilevelProblem, key: str) -> tuple[float, float]:
+def _cost_per_iteration(problem: BilevelProblem, key: str) -> tuple[float, float]:
     """Oracle calls and seconds per iteration of a method, from 4 iterations with tiny steps."""
-    method_class = METHODS[key].load()
-    settings = Scale(key, method_class, 1.0, problem.dim_x).settings(1e-9, 4, 1e-9)
-    solution = solve(problem, method_class(**settings), 4)
+    settings = Scale(key, METHODS[key].load(), 1.0, problem.dim_x).settings(1e-9, 4, 1e-9)
+    solution = solve(problem, METHODS[key](**settings), 4)
     return solution.state.total_calls / 4, solution.seconds / 4
 
 
-def _iterations(problem: BilevelProblem, key: str, calls: int) -> int:
-    """Iterations that the budget of oracle calls allows, at least 20."""
-    return max(20, round(calls / _probe(problem, key)[0]))
+def _budget(problem: BilevelProblem, keys: list[str], minutes: float, seeds: int) -> dict[str, int]:
+    """Under "number" the oracle calls of a run such that all runs of all methods take 3/4 of the
+    time, tuning and judging included; between 300 and 10 million.
+    """
+    costs = [_cost_per_iteration(problem, key) for key in keys]
+    # What one oracle call in every run of every method takes.
+    seconds_per_call = sum(seconds / calls for calls, seconds in costs) * (seeds + OVERHEAD)
+    return {"number": int(min(max(0.75 * 60.0 * minutes / seconds_per_call, 300), 10**7))}
 
 
-def _budget(problem: BilevelProblem, keys: list[str], minutes: float, seeds: int) -> int:
-    """Oracle calls of a run such that all runs of all methods fit into the time."""
-    probes = [_probe(problem, key) for key in keys]
-    # What one oracle call in every run of every method takes, tuning and judging included.
-    seconds_per_call = sum(seconds / calls for calls, seconds in probes) * (seeds + BESIDE)
-    # Three quarters of the time, and between 300 and 10 million calls.
-    return int(min(max(0.75 * 60.0 * minutes / seconds_per_call, 300), 10**7))
-
-
-def _tuned(problem: BilevelProblem, key: str, steps: int) -> dict[str, Any]:
-    """The settings that the rungs of ``horizon`` find for a method, and the cost in runs."""
-    tuned = raced(problem, key, steps)
+def _tune(problem: BilevelProblem, key: str, steps: int) -> dict[str, Any]:
+    """The "settings" that a race of short runs finds for a method, and its cost in "runs"."""
+    tuned = race_steps(problem, key, steps)
     return {"settings": tuned.settings, "runs": tuned.runs}
 
 
 def _run(
     problem: BilevelProblem,
-    judge: Ground,
+    judge: Measurements,
     key: str,
     settings: dict[str, float],
     seed: int,
     steps: int,
     calls: int,
 ) -> dict[str, list[float]]:
-    """The ``COLUMNS`` of one run of method ``key``, judged by ``judge`` at the start, on the way
-    and at the end; empty where it goes wrong.
+    """The ``COLUMNS`` of one run, judged at the start, on the way and at the end; {} if it goes
+    wrong.
 
     Args:
-        steps: about how many iterations ``calls``, the budget, allow: sets the places.
+        judge: gives the loss and the hypergradient of a state.
+        key, settings: of the method.
+        steps: about how many iterations the budget ``calls`` allows; a sixth of them lies between
+            two judgements.
     """
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
     steps_between, lower = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
@@ -271,7 +265,10 @@ def _run(
         """Add a row of all columns at this state; the time it takes does not count."""
         nonlocal seconds_judging
         now = time.perf_counter()
-        value, slope = _judged(judge, state.x, state.values[lower])
+        value, y = judge.judged_loss(state.x, state.values[lower])
+        slope = math.inf
+        if math.isfinite(value):
+            slope = float(judge.hypergradient(state.x, y).norm())
         row = state.total_calls, now - begin - seconds_judging, state.x_epochs, value, slope
         for name, number in zip(columns, row, strict=True):
             columns[name].append(float(number))
@@ -283,23 +280,7 @@ def _run(
     )
     if solution.ok and solution.state.t % steps_between:
         judge_here(solution.state)
-    is_good = solution.ok and all(map(math.isfinite, columns["value"]))
-    return columns if is_good else {}
-
-
-def _judged(judge: Ground, x: Any, y: Any) -> tuple[float, float]:
-    """The upper loss at x once y has followed, and the norm of the hypergradient there; infinite
-    where the loss is no number. The judge's own point is put back.
-    """
-    value, y = judge.value(x, y)
-    if not math.isfinite(value):
-        return math.inf, math.inf
-    before = judge.x, judge.near
-    judge.x, judge.near = x, y
-    try:
-        return value, float(judge.hypergradient().norm())
-    finally:
-        judge.x, judge.near = before
+    return columns if solution.ok and all(map(math.isfinite, columns["value"])) else {}
 
 
 class _Pieces:
@@ -316,12 +297,10 @@ class _Pieces:
         self.folder = None if folder is None else Path(folder)
         if self.folder is None:
             return
-        from mindgap.bilevel.methods.soba import SOBA
-
         if self.folder.exists() and not self.folder.is_dir():
             fail("folder", "must be a folder", str(folder))
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)  # any method: keys replace it
+        self.of = belongs_to(METHODS["soba"](lr_x=1.0, lr_y=1.0), problem)  # "method" is replaced
         self.of |= {"method": ", ".join(keys), "seeds": str(seeds), "calls": str(calls)}
         self.piece("race", dict, lambda content: content == {})  # refuses another race's folder
 
@@ -337,9 +316,9 @@ class _Pieces:
         path, belongs = self.folder / f"{name}.piece", {**self.of, "piece": name}
         if path.exists():
             try:
-                found: dict[str, Any] = read_checkpoint(path, KIND, belongs)
-                if is_sound(found):
-                    return found
+                saved: dict[str, Any] = read_checkpoint(path, KIND, belongs)
+                if is_sound(saved):
+                    return saved
                 raise CheckpointError(f"checkpoint must hold a piece of a race: {path}", "damaged")
             except CheckpointError as error:
                 if error.reason == "other":
@@ -352,11 +331,12 @@ class _Pieces:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value from a file is a finite number and no bool."""
     return type(value) in (int, float) and abs(value) < math.inf
 
 
 def _is_tuned(content: Any) -> bool:
-    """Whether content of a file has the form of what ``_tuned`` returns."""
+    """Whether content of a file has the form of what ``_tune`` returns."""
     return (
         isinstance(content, dict)
         and content.keys() == {"settings", "runs"}
@@ -380,6 +360,6 @@ def _is_run(content: Any) -> bool:
 
 
 def _is_count(content: Any) -> bool:
-    """What the piece "calls" holds: a whole number up to 10 million."""
+    """Whether content of a file is a "number" of calls, whole and up to 10 million."""
     number = content.get("number") if isinstance(content, dict) else None
     return type(number) is int and 0 < number <= 10**7

@@ -77,13 +77,13 @@ def table(contest: Contest) -> str:
     rows = []
     for entrant in contest.entrants:
         rates = ", ".join(f"{name} {value:.3g}" for name, value in entrant.settings.items())
-        wrong = sum(not math.isfinite(value) for value in entrant.final)  # runs
-        numbers = (
-            [f"{wrong} of {len(entrant.final)} runs went wrong", "", ""]
-            if wrong
-            else [f"{entrant.mean:.4g}", f"{min(entrant.final):.4g} to {max(entrant.final):.4g}"]
-            + [f"{entrant.band('slope')[0][-1]:.3g}"]
-        )
+        values, mean_slope = entrant.final, entrant.band("slope")[0]
+        failed_runs = sum(not math.isfinite(value) for value in values)
+        if failed_runs:
+            numbers = [f"{failed_runs} of {len(values)} runs went wrong", "", ""]
+        else:
+            value_range = f"{min(values):.4g} to {max(values):.4g}"
+            numbers = [f"{entrant.mean:.4g}", value_range, f"{mean_slope[-1]:.3g}"]
         cells = [METHODS[entrant.key].name, *numbers, rates, f"{entrant.tuning:.2f}"]
         rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
     titles = ("method", "upper loss", "range", "hypergradient", "steps", "tuning, in runs")
@@ -93,9 +93,9 @@ def table(contest: Contest) -> str:
 
 def _chart(contest: Contest, x_column: str, column: str, title: str, x_words: str) -> str:
     """The curves of ``column`` over ``x_column`` of all methods, with bands over the seeds."""
-    entrants = [entrant for entrant in contest.entrants if entrant.band(column)[0]]
     curves = [
         Curve(METHODS[entrant.key].name, entrant.band(x_column)[0], *entrant.band(column))
-        for entrant in entrants
+        for entrant in contest.entrants
+        if entrant.band(column)[0]
     ]
     return chart(curves, title, x_words)

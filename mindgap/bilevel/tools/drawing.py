@@ -49,8 +49,8 @@ def draw_history(rows: Sequence[dict[str, float]], against: str = "calls") -> st
 
 
 def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> str:
-    """Curves with axes and names, as SVG. Values that are positive and span more than two decades
-    have a logarithmic axis.
+    """Curves with axes and names, as SVG. The vertical axis is logarithmic if all values are
+    positive and span more than two decades.
 
     Args:
         curves: what to draw.

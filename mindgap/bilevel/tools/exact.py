@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from mindgap.bilevel.core.directions import (
     conjugate_gradients,
     conjugate_gradients_by_numbers,
     hypergradient_at,
-    neumann_of,
+    neumann_series,
 )
 from mindgap.bilevel.core.settings import check_count
 from mindgap.bilevel.core.types import Product
@@ -59,7 +59,7 @@ def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
 
 
 def check_sample(name: str, sample: Sample) -> Sample:
-    """Refuse what is not a sample."""
+    """``sample``, refused unless it is a Sample; ``name`` is the argument's, for the message."""
     if not isinstance(sample, Sample):
         fail(name, "must be a Sample, such as FULL", sample)
     return sample
@@ -78,6 +78,7 @@ def linear_solver(
     if callable(kind) and not isinstance(kind, type):
 
         def checked_solver(hessian: Product, v: Tensor) -> Tensor:
+            """What the user's function returns, refused where it has not the shape of v."""
             z = kind(hessian, v)
             if not isinstance(z, Tensor) or z.shape != v.shape:
                 fail("solver", f"must return a tensor of shape {tuple(v.shape)}", z)
@@ -87,7 +88,7 @@ def linear_solver(
     one_of("solver", kind, SOLVERS)
     if kind == "neumann":
         step = positive("eta", eta)
-        return lambda hessian, v: neumann_of(TorchOps(), hessian, v, products, step)
+        return lambda hessian, v: neumann_series(TorchOps(), hessian, v, products, step)
 
     def cg(hessian: Product, v: Tensor) -> Tensor:
         """H^-1 v by conjugate gradients; warns where they met negative curvature."""
@@ -170,7 +171,9 @@ def implicit_solution(
         x: flat vector, with or without ``requires_grad``.
         y: flat vector near y*(x).
         lower: sample of H and J; all samples if not given.
-        solver, products, eta: as in :func:`hypergradient`.
+        solver: "cg"; "neumann" (needs ``eta`` <= 1/L); or a function ``(v -> Hv, v) -> z``.
+        products: Hessian products of "cg" and "neumann".
+        eta: step of "neumann".
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
@@ -185,10 +188,8 @@ def implicit_solution(
     """
     flat_vector(problem, "x", x)
     solve = linear_solver(solver, products=products, eta=eta)
-    y_of_x: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
-        x, flat_vector(problem, "y", y).detach(), problem, check_sample("lower", lower), solve
-    )
-    return y_of_x
+    y, lower = flat_vector(problem, "y", y).detach(), check_sample("lower", lower)
+    return cast("Tensor", _Implicit.apply(x, y, problem, lower, solve))  # type: ignore[no-untyped-call]
 
 
 class _Implicit(torch.autograd.Function):
@@ -198,14 +199,14 @@ class _Implicit(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, y: Tensor, problem: BilevelProblem, lower: Sample, solve: LinearSolver
     ) -> Tensor:
-        """y itself; keeps what the backward pass needs."""
+        """A copy of y; keeps what the backward pass needs."""
         ctx.save_for_backward(x, y)
         ctx.rest = problem, lower, solve
         return y.clone()
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
-        """dy*/dx transposed times v, which is -J H^-1 v."""
+        """The gradient in x, -J H^-1 v, for the gradient v in y; None for the other arguments."""
         x, y = ctx.saved_tensors
         problem, lower, solve = ctx.rest
         with torch.enable_grad():
@@ -236,9 +237,8 @@ def lower_solution(
         tensor([3.])
     """
     x = flat_vector(problem, "x", x)
-    point = (
-        problem.pack_y.start.clone() if y is None else flat_vector(problem, "y", y).detach().clone()
-    )
+    point = problem.pack_y.start if y is None else flat_vector(problem, "y", y)
+    point = point.detach().clone()
     tol = (1e-10 if x.dtype == torch.float64 else 1e-5) if tol is None else positive("tol", tol)
     whole("most", most, least=1)
     oracle = TorchOracle(problem)
@@ -256,17 +256,15 @@ def lower_solution(
             newton_step = gradient
         # Halve the step until the loss falls enough (Armijo's rule), or the gradient shrinks: near
         # the solution the loss no longer resolves the progress.
-        value, slope = float(problem.loss("lower", x, point)), float(gradient @ newton_step)
-        length = 1.0
+        old_point, old_loss = point, float(problem.loss("lower", x, point))
+        slope, length = float(gradient @ newton_step), 1.0
         while length > LEAST_STEP:
-            trial = point - length * newton_step
-            trial_gradient = oracle.lower(x, trial, FULL)
-            trial_value = float(problem.loss("lower", x, trial))
-            falls = trial_value <= value - ARMIJO * length * slope
-            if falls or float(trial_gradient.norm()) < gradient_norm:
+            point = old_point - length * newton_step
+            gradient = oracle.lower(x, point, FULL)
+            falls = float(problem.loss("lower", x, point)) <= old_loss - ARMIJO * length * slope
+            if falls or float(gradient.norm()) < gradient_norm:
                 break
             length /= 2
-        point, gradient = trial, trial_gradient
     if float(gradient.norm()) <= target:
         return point
     raise RuntimeError(
@@ -282,8 +280,8 @@ def hyper_objective(
 
     Args:
         x: flat vector.
-        y: a guess of y*(x).
-        tol: as in :func:`lower_solution`.
+        y: a guess of y*(x); the problem's start if not given.
+        tol: of ||g_y|| in :func:`lower_solution`, which finds y*(x).
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
@@ -302,8 +300,8 @@ def exact_hypergradient(
 
     Args:
         x: flat vector (of torch, NumPy or JAX, such as ``solution.state.x``).
-        y: a guess of y*(x).
-        tol: as in :func:`lower_solution`.
+        y: a guess of y*(x); the problem's start if not given.
+        tol: of ||g_y|| in :func:`lower_solution`, which finds y*(x).
 
     Raises:
         RuntimeError: when the lower problem or the linear system with its Hessian is not solved, or
@@ -323,19 +321,20 @@ def exact_hypergradient(
 
 
 def _solve_accurately(oracle: TorchOracle, hessian: Product, v: Tensor) -> Tensor:
-    """H^-1 v by conjugate gradients, begun again on the residual v - Hz until three passes in a row
-    leave it as large: where H is ill conditioned, rounding ends a single pass too early. NaN where
-    v is not finite.
+    """z = H^-1 v by conjugate gradients; NaN where v is not finite.
+
+    They begin again on the residual v - Hz, until three passes in a row do not halve it: where H is
+    ill conditioned, rounding ends a single pass too early.
 
     Raises:
         RuntimeError: H is not positive definite, or the residual stays above ``sqrt(eps) ||v||``.
     """
     best = z = torch.zeros_like(v)
-    residual, size = v, float(v.norm())
-    if not math.isfinite(size):
+    residual, v_norm = v, float(v.norm())
+    if not math.isfinite(v_norm):
         return torch.full_like(v, math.nan)
-    least, idle = size, 0  # the least residual so far, and passes that did not halve it
-    while least > 1e-13 * size and idle < 3:
+    least, idle = v_norm, 0  # the least residual so far, and passes that did not halve it
+    while least > 1e-13 * v_norm and idle < 3:
         step, negative = conjugate_gradients(
             oracle, hessian, residual, products=2 * len(v), tol=1e-13
         )
@@ -345,12 +344,13 @@ def _solve_accurately(oracle: TorchOracle, hessian: Product, v: Tensor) -> Tenso
             )
         z = z + step
         residual = v - hessian(z)
-        idle = 0 if float(residual.norm()) < least / 2 else idle + 1
-        if float(residual.norm()) < least:
-            best, least = z, float(residual.norm())
-    if least > torch.finfo(v.dtype).eps ** 0.5 * size:
+        residual_norm = float(residual.norm())
+        idle = 0 if residual_norm < least / 2 else idle + 1
+        if residual_norm < least:
+            best, least = z, residual_norm
+    if least > torch.finfo(v.dtype).eps ** 0.5 * v_norm:
         raise RuntimeError(
             "the linear system of the hypergradient was not solved: its residual is "
-            f"{least / size:.2g} of its right side"
+            f"{least / v_norm:.2g} of its right side"
         )
     return best

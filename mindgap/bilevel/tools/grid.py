@@ -25,7 +25,7 @@ from mindgap.bilevel.solver import solve
 from mindgap.bilevel.tools.checkpoint import belongs_to, check_path
 
 Floats = NDArray[np.float64]
-#: After these shares of the iterations a sweep with ``keep`` lets points go.
+#: After these shares of the iterations a sweep with ``keep`` below 1 stops its worst points.
 CUTS = 1 / 8, 1 / 4, 1 / 2
 #: A number of the flat x and of the method's lower solution; less is better.
 Metric = Callable[[Tensor, Tensor], float]
@@ -47,8 +47,7 @@ class SweptMethod:
     @property
     def final(self) -> Floats:
         """Mean over the seeds of the last value, by point; infinite where a seed went wrong."""
-        last = self.values[-1]
-        return np.where(np.isfinite(last).all(0), np.nan_to_num(last).mean(0), np.inf)
+        return _means(self.values[-1])
 
     @property
     def best(self) -> int:
@@ -56,10 +55,22 @@ class SweptMethod:
         return int(np.argmin(self.final))
 
     def interval(self, level: float = 0.9) -> tuple[Floats, Floats]:
-        """Quantiles over the seeds, by iteration and point, that hold this share of them."""
+        """Lower and upper quantile over the seeds, (iterations, points): the share ``level`` of the
+        seeds lies between them.
+        """
         tail = (1.0 - level) / 2.0
         low, high = np.nanquantile(self.values, [tail, 1.0 - tail], axis=1)
         return low, high
+
+
+def _means(values: Floats) -> Floats:
+    """Means over the seeds of values (seeds, points); infinite where a seed went wrong."""
+    return np.where(np.isfinite(values).all(0), np.nan_to_num(values).mean(0), np.inf)
+
+
+def _cuts(steps: int) -> set[int]:
+    """Iterations after which points are stopped, in runs of ``steps`` iterations."""
+    return {max(1, round(share * steps)) for share in CUTS}
 
 
 def sweep(
@@ -113,12 +124,12 @@ def sweep(
         fail("problem", "must be a BilevelProblem", type(problem).__name__)
     check_count("steps", steps)
     every = max(1, steps // 10) if every is None else check_count("every", every)
-    numbers = _seeds(seeds)
+    seed_list = _seeds(seeds)
     listed = [methods] if isinstance(methods, (str, Method)) else methods
     if not isinstance(listed, (list, tuple)) or not listed:
         fail("methods", "must be methods or keys of METHODS", methods)
     points = _points(grid)
-    known = {name for m in listed for name in _names(m)}
+    known = {name for method in listed for name in _setting_names(method)}
     for name in points[0]:
         if name not in known:
             fail("grid", "must name settings of the methods", name)
@@ -126,32 +137,32 @@ def sweep(
         fail("metric", "must be a function of x and y", metric)
     if positive("keep", keep) > 1.0:
         fail("keep", "must be at most 1", keep)
-    looks = {*range(0, steps, every), steps}
+    times = {*range(0, steps, every), steps}
     if keep < 1.0:
-        looks |= {max(1, round(share * steps)) for share in CUTS}
-    times = np.array(sorted(looks))
+        times |= _cuts(steps)
+    form = _Form(problem, seed_list, np.array(sorted(times)), metric, backend, keep)
     records = _Records(folder, problem, metric)
-    found = {}
+    swept = {}
     for method in listed:
-        names = _names(method)
+        names = _setting_names(method)
         for f in fields(METHODS[method].load()) if isinstance(method, str) else ():
-            if f.default is f.default_factory is MISSING and f.name not in points[0]:
+            has_no_default = f.default is f.default_factory is MISSING
+            if has_no_default and f.name not in points[0]:
                 fail("grid", f"must have values of {f.name}, for {method}", sorted(points[0]))
-        own_points: list[dict[str, Any]] = []  # without the settings that the method has not
+        own_points: list[dict[str, Any]] = []  # of the settings that this method has
         for point in points:
             own_point = {name: value for name, value in point.items() if name in names}
             if own_point not in own_points:
                 own_points.append(own_point)
         make = METHODS[method] if isinstance(method, str) else partial(replace, method)
-        made = [make(**point) for point in own_points]
         name = method if isinstance(method, str) else type(method).__name__
-        form = _Form(problem, numbers, times, metric, backend, keep)
-        found[name] = _swept(form, name, own_points, made, records)
-    return found
+        made = [make(**point) for point in own_points]
+        swept[name] = _sweep_method(form, name, own_points, made, records)
+    return swept
 
 
 def _measure(metric: Metric, x: Tensor, y: Tensor) -> float:
-    """What a user's metric says of a point."""
+    """The number that a user's metric gives to a flat x and y; refuses what is no number."""
     try:
         return float(metric(x, y))
     except (TypeError, ValueError) as error:
@@ -181,8 +192,8 @@ def _points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*columns)]
 
 
-def _names(method: str | Method) -> set[str]:
-    """The names of a method's settings."""
+def _setting_names(method: str | Method) -> set[str]:
+    """The names of a method's settings; refuses what is neither a method nor a key."""
     if not isinstance(method, Method) and not (isinstance(method, str) and method in METHODS):
         fail("methods", f"must be methods, or of {', '.join(METHODS)}", method)
     kind: Any = METHODS[method].load() if isinstance(method, str) else type(method)
@@ -191,7 +202,7 @@ def _names(method: str | Method) -> set[str]:
 
 @dataclass(frozen=True)
 class _Form:
-    """What all runs of a sweep have in common, as described at ``sweep``."""
+    """What all runs of a sweep have in common."""
 
     problem: BilevelProblem
     seeds: list[int]
@@ -200,27 +211,25 @@ class _Form:
     backend: Backend | None
     keep: float  # share of the points that go on after each of ``CUTS``
 
-    def kept(self, t: int, values: Floats) -> list[int]:
+    def surviving(self, t: int, values: Floats) -> list[int]:
         """Numbers of the points that go on after iteration t, from values of shape (seeds, points):
         all of them unless t is one of ``CUTS``.
         """
-        everyone = list(range(values.shape[1]))
-        cuts = {max(1, round(share * int(self.times[-1]))) for share in CUTS}
-        if self.keep == 1.0 or t not in cuts:
-            return everyone
-        means = np.where(np.isfinite(values).all(0), np.nan_to_num(values).mean(0), np.inf)
-        count = max(1, round(self.keep * len(everyone)))
-        return sorted(np.argsort(means, kind="stable")[:count].tolist())
+        count = values.shape[1]
+        if self.keep == 1.0 or t not in _cuts(int(self.times[-1])):
+            return list(range(count))
+        count = max(1, round(self.keep * count))
+        return sorted(np.argsort(_means(values), kind="stable")[:count].tolist())
 
 
-#: iteration, values and calls by seed and point; NaN for points that were let go
-Look = tuple[int, Floats, Floats]
+#: Iteration, and values and calls, (seeds, points), there; NaN for points that were stopped.
+Reading = tuple[int, Floats, Floats]
 
 
 class _Records:
-    """Looks of sweeps in a file, so that a sweep that is there is not run again.
+    """Readings of sweeps in a file, so that a sweep that is there is not run again.
 
-    Without a folder nothing is read or written. ``of`` tells one problem and metric from another.
+    Without a folder nothing is read or written. ``of`` names the problem and the metric.
     """
 
     def __init__(
@@ -230,24 +239,24 @@ class _Records:
         self.of: list[Any] = []
         if folder is None:
             return
-        from mindgap.bilevel.methods.soba import SOBA
-
         check_path("folder", folder)
         self.path = Path(folder) / "sweep.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)  # any method: the marks name those run
+        of = belongs_to(METHODS["soba"](lr_x=1.0, lr_y=1.0), problem)  # marks name the methods run
         self.of = [of, getattr(metric, "__qualname__", repr(type(metric)))]
 
     def mark(self, methods: list[Method], form: _Form) -> str:
-        """A hash that tells one group of runs from another; empty without a file."""
-        told = [self.of, [repr(m) for m in methods], form.seeds, form.times.tolist(), form.keep]
-        return sha256(json.dumps(told).encode()).hexdigest()[:24] if self.path else ""
+        """A hash that identifies one group of runs; empty without a file."""
+        if self.path is None:
+            return ""
+        text = [self.of, [repr(m) for m in methods], form.seeds, form.times.tolist(), form.keep]
+        return sha256(json.dumps(text).encode()).hexdigest()[:24]
 
-    def read(self, mark: str, form: _Form) -> list[Look]:
-        """The looks of a group if all of them are there, else nothing."""
+    def read(self, mark: str, form: _Form) -> list[Reading]:
+        """The readings of a group if all of them are there, else none."""
         if self.path is None or not self.path.exists():
             return []
-        looks: dict[int, Look] = {}
+        readings: dict[int, Reading] = {}
         for line in self.path.read_text().splitlines():
             try:
                 row = json.loads(line)
@@ -255,127 +264,127 @@ class _Records:
                 continue
             if row["of"] == mark:
                 values, calls = (np.array(row[k], dtype=float) for k in ("values", "calls"))
-                looks[row["iteration"]] = row["iteration"], values, calls
-        whole = set(looks) == set(form.times.tolist())
-        return [looks[t] for t in form.times.tolist()] if whole else []
+                readings[row["iteration"]] = row["iteration"], values, calls
+        times = form.times.tolist()
+        return [readings[t] for t in times] if set(readings) == set(times) else []
 
-    def write(self, mark: str, name: str, look: Look) -> None:
-        """Append one look to the file, if there is one; ``name`` is the method's."""
+    def write(self, mark: str, name: str, reading: Reading) -> None:
+        """Append a reading of runs of the method ``name`` to the file, if there is one."""
         if self.path is None:
             return
-        t, values, calls = look
+        t, values, calls = reading
         row = {"of": mark, "method": name, "iteration": int(t)}
-        numbers = {"values": _plain(values), "calls": _plain(calls)}
+        numbers = {"values": _as_json(values), "calls": _as_json(calls)}
         # A line that a killed run left unfinished is ended first.
         ended = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
         with self.path.open("a") as file:
             file.write(("" if ended else "\n") + json.dumps({**row, **numbers}) + "\n")
 
 
-def _plain(values: Floats) -> list[list[float | None]]:
+def _as_json(values: Floats) -> list[list[float | None]]:
     """Numbers as JSON has them: what is not finite is null."""
     return [[float(v) if np.isfinite(v) else None for v in row] for row in values]
 
 
-def _swept(
+def _sweep_method(
     form: _Form, name: str, points: list[dict[str, Any]], methods: list[Method], records: _Records
 ) -> SweptMethod:
-    """Losses and calls of one method at every point with every seed: those in the records, and
-    where they are not, those of new runs, which are recorded.
+    """Values and calls of one method at every point with every seed, from the records where they
+    are there, else from new runs, which are recorded.
+
+    Args:
+        points, methods: settings of each point, and the method they make.
     """
     shape = (len(form.times), len(form.seeds), len(points))
     values, calls = np.full(shape, np.nan), np.full(shape, np.nan)
-    # Points are compared with one another: a sweep that lets some go runs them side by side.
-    alike = _is_compiled(form.backend) or form.keep == 1.0
-    groups = groups_of(methods, form.backend) if alike else [list(range(len(methods)))]
+    groups = groups_of(methods, form.backend)
+    if form.keep < 1.0 and not _is_compiled(form.backend):
+        # Points that compete for going on are run side by side.
+        groups = [list(range(len(methods)))]
     for group in groups:
-        some = [methods[i] for i in group]
-        mark = records.mark(some, form)
-        looks = records.read(mark, form)
-        if not looks:
-            compiled = _is_compiled(form.backend) and some[0].plan().growing is None
-            for look in (_one_program if compiled else _one_by_one)(form, some):
-                records.write(mark, name, look)
-                looks.append(look)
-        for i, (_, seen, called) in enumerate(looks):
-            values[i][:, group], calls[i][:, group] = seen, called
+        group_methods = [methods[i] for i in group]
+        mark = records.mark(group_methods, form)
+        readings = records.read(mark, form)
+        if not readings:
+            compiled = _is_compiled(form.backend) and group_methods[0].plan().growing is None
+            for reading in (_one_program if compiled else _one_by_one)(form, group_methods):
+                records.write(mark, name, reading)
+                readings.append(reading)
+        for i, (_, group_values, group_calls) in enumerate(readings):
+            values[i][:, group], calls[i][:, group] = group_values, group_calls
     values[~np.isfinite(values)] = np.nan
-    by_time = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in calls])
+    mean_calls = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in calls])
     return SweptMethod(
-        name, tuple(points), tuple(methods), tuple(form.seeds), form.times, by_time, values
+        name, tuple(points), tuple(methods), tuple(form.seeds), form.times, mean_calls, values
     )
 
 
 def _is_compiled(backend: Backend | None) -> bool:
-    """Whether a backend has the losses in JAX, without importing it."""
+    """Whether a backend runs in JAX; told by its name, for an import would need JAX."""
     return type(backend).__name__ == "JaxBackend"
 
 
 def groups_of(methods: list[Method], backend: Backend | None) -> list[list[int]]:
-    """Numbers of the points by group: those that can run in one program, or each alone."""
+    """Groups of methods that can run in one program, as positions in ``methods``; for a backend
+    other than JAX each method alone.
+    """
     if not _is_compiled(backend):
         return [[i] for i in range(len(methods))]
     groups: dict[Any, list[int]] = {}
     for i, method in enumerate(methods):
-        # Whether each rate changes with the iteration, which a program must know.
-        falls = tuple(sorted((k, np.ndim(v)) for k, v in method.rates(np.arange(2)).items()))
-        groups.setdefault((method.without_rates(), falls), []).append(i)
+        # A rate of two iterations has an axis if it changes, which a program must know.
+        rate_axes = tuple(sorted((k, np.ndim(v)) for k, v in method.rates(np.arange(2)).items()))
+        groups.setdefault((method.without_rates(), rate_axes), []).append(i)
     return list(groups.values())
 
 
-def _one_program(form: _Form, methods: list[Method]) -> Iterator[Look]:
-    """Yield at each time the values and calls, of shape (seeds, methods), of methods that run in
-    one program.
-    """
+def _one_program(form: _Form, methods: list[Method]) -> Iterator[Reading]:
+    """Yield the reading of each time; all methods run with all seeds in one compiled program."""
     from mindgap.bilevel.backends.many import ManyRuns  # needs JAX
 
     backend: Any = form.backend
     runs = ManyRuns(backend, form.problem, methods, form.seeds)
-    lower, alive = lower_variable_of(methods[0]), list(range(len(methods)))
+    lower, running = lower_variable_of(methods[0]), list(range(len(methods)))
     for t in form.times:
         runs.run(int(t) - runs.t)
         if form.metric is None:
-            seen = runs.losses(lower)
+            readings = runs.losses(lower)
         else:
             x, y = (runs.oracle.to_torch(runs.values[key]) for key in ("x", lower))
-            seen = np.array(
-                [
-                    [_measure(form.metric, a, b) for a, b in zip(*pair, strict=True)]
-                    for pair in zip(x, y, strict=True)
-                ]
-            )
+            readings = np.empty(x.shape[:2])
+            for s, p in np.ndindex(readings.shape):
+                readings[s, p] = _measure(form.metric, x[s, p], y[s, p])
         values, calls = (np.full((len(form.seeds), len(methods)), np.nan) for _ in range(2))
-        values[:, alive] = seen
-        calls[:, alive] = np.array(runs.calls, float)[:, None]
+        values[:, running] = readings
+        calls[:, running] = np.array(runs.calls, float)[:, None]
         yield int(t), values, calls
-        kept = form.kept(int(t), seen)
-        if len(kept) < len(alive):
-            runs.keep(kept)
-            alive = [alive[i] for i in kept]
+        surviving = form.surviving(int(t), readings)
+        if len(surviving) < len(running):
+            runs.keep_points(surviving)
+            running = [running[i] for i in surviving]
 
 
-def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Look]:
-    """As ``_one_program``, with runs one after the other, from look to look; NaN for a run that
-    went wrong.
+def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Reading]:
+    """Yield the reading of each time; before it every run is continued to that time, one after the
+    other. NaN for a run that went wrong.
     """
     problem, metric = form.problem, form.metric
-    states: dict[tuple[int, int], State | None] = {}
-    alive = list(range(len(methods)))
+    states: dict[tuple[int, int], State | None] = {}  # (seed, point) -> state; None: went wrong
+    running = list(range(len(methods)))
     for t in form.times:
         values, calls = (np.full((len(form.seeds), len(methods)), np.nan) for _ in range(2))
-        for (s, seed), p in itertools.product(enumerate(form.seeds), alive):
-            before, method = states.get((s, p)), methods[p]
-            if (s, p) in states and before is None:  # it went wrong
+        for (s, seed), p in itertools.product(enumerate(form.seeds), running):
+            state, method = states.get((s, p)), methods[p]
+            if (s, p) in states and state is None:
                 continue
-            lower = lower_variable_of(method)
-            start = {"seed": seed} if before is None else {"start": before}
-            done = solve(problem, method, int(t), backend=form.backend, **start)
-            state = done.state
-            states[s, p] = state if done.ok else None
-            if done.ok:
-                x, y = (state.oracle.to_torch(state.values[key]) for key in ("x", lower))
+            start = {"seed": seed} if state is None else {"start": state}
+            solution = solve(problem, method, int(t), backend=form.backend, **start)
+            states[s, p] = None
+            if solution.ok:
+                states[s, p] = state = solution.state
+                names = "x", lower_variable_of(method)
+                x, y = (state.oracle.to_torch(state.values[name]) for name in names)
                 loss = problem.loss("upper", x, y) if metric is None else _measure(metric, x, y)
                 values[s, p], calls[s, p] = float(loss), state.total_calls
         yield int(t), values, calls
-        kept = form.kept(int(t), values[:, alive])
-        alive = [alive[i] for i in kept]
+        running = [running[i] for i in form.surviving(int(t), values[:, running])]

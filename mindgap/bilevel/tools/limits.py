@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mindgap.bilevel.backends.oracles import TorchOracle
-from mindgap.bilevel.core.directions import conjugate_gradients, neumann_of
+from mindgap.bilevel.core.directions import conjugate_gradients, neumann_series
 from mindgap.bilevel.core.types import State
 from mindgap.bilevel.data.sample import FULL, Sample, row
 from mindgap.bilevel.registry import lower_variable_of
@@ -57,7 +57,7 @@ class Limits:
 
     @property
     def message(self) -> str:
-        """The same as a sentence, with what to change."""
+        """What limits and what to change, as a sentence, with the norm and error of each part."""
         advice = ADVICE[self.largest] if self.clear else "no part is clearly the largest"
         parts = ((name, getattr(self, name)) for name in ("gradient", *ADVICE))
         return f"{advice} ({', '.join(f'{n} {p.norm:.3g} ± {p.error:.2g}' for n, p in parts)})"
@@ -93,27 +93,22 @@ def limits_of(state: State, batches: int = 16) -> Limits:
         return conjugate_gradients(oracle, hessian, f_y, products=2 * len(point), tol=1e-10)[0]
 
     z_at_y_star, z_at_y = exact_z(y_star), exact_z(y)
-    # z of the method: its value, the sum of its Neumann series, or exact where it has neither.
-    z = z_at_y
+    z = z_at_y  # of a method with neither a linear system nor a Neumann series
     if "z" in state.values:
         z = state.oracle.to_torch(state.values["z"]).detach()
     elif hasattr(method, "terms") and hasattr(method, "eta"):
         hessian, _ = oracle.operator(x, y, FULL)
-        draws_length = "k" in {n for i in method.plan().period for n in i.samples}
-        f_y = oracle.upper_y(x, y, FULL)
-        z = neumann_of(oracle, hessian, f_y, method.terms - draws_length, method.eta)
+        is_random = "k" in method.plan().period[0].samples  # a product of at most N - 1 factors
+        f_y, products = oracle.upper_y(x, y, FULL), method.terms - is_random
+        z = neumann_series(oracle, hessian, f_y, products, method.eta)
     count = min(batches, problem.upper_data.batches, problem.lower_data.batches)
-    minibatches = [
-        [
-            row(problem.data(level).draw(0, f"{level}.limits", i, 1), 0)
-            for level in ("upper", "lower")
-        ]
-        for i in range(count)
-    ]
+    upper = problem.upper_data.draw(0, "upper.limits", 0, count)
+    lower = problem.lower_data.draw(0, "lower.limits", 0, count)
+    minibatches = [(row(upper, i), row(lower, i)) for i in range(count)]
 
     def part_of(*terms: tuple[float, Tensor, Tensor]) -> Part:
-        """The norm of a sum of directions sign·(f_x - Jv), given as (sign, y, v), over all data,
-        and its standard error over minibatches.
+        """Norm and standard error of a sum of sign·(f_x - Jv), one term per (sign, y, v): the norm
+        over all data, the error over minibatches.
         """
 
         def direction_on(upper_sample: Sample, lower_sample: Sample) -> Tensor:

@@ -19,7 +19,7 @@ from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
 from mindgap.bilevel.core.settings import check_count, choice, count, setting
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values, replace
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Product, Values, replace
 from mindgap.bilevel.data.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.problem import BilevelProblem, Loss
 from mindgap.bilevel.data.sample import Batch, Batches, Sample
@@ -97,7 +97,7 @@ def _check_reset(name: str, value: object) -> None:
     fail(name, "must be 'x', 'start' or (begin, end)", value)
 
 
-def _tasks(oracle: Oracle) -> int:
+def _task_count(oracle: Oracle) -> int:
     """Tasks per iteration (1 for an oracle that only counts)."""
     problem: BilevelProblem | None = getattr(oracle, "problem", None)
     return 1 if problem is None else problem.upper_data.batch_size
@@ -165,6 +165,7 @@ class MetaLearner(Method[Values, TaskDraws]):
     resets: ClassVar[bool] = True
 
     def plan(self) -> SamplePlan:
+        # One minibatch of tasks, for both levels
         return SamplePlan((Iteration({"tasks": UPPER}, lower_steps=self.inner),))
 
     def check_problem(self, problem: BilevelProblem) -> None:
@@ -185,11 +186,13 @@ class MetaLearner(Method[Values, TaskDraws]):
                 fail("reset", rule, self.reset)
 
     def starts(self, oracle: Oracle, x: Array) -> Array:
-        """The rows of y before the first step, flat; differentiable in x."""
+        """y before the first step: one start per task, joined to a flat vector; differentiable in
+        x.
+        """
         if self.reset == "start":
             return oracle.start[1]
         start = x if isinstance(self.reset, str) else x[self.reset[0] : self.reset[1]]
-        return (oracle.zeros((_tasks(oracle), start.shape[0]), x) + start).reshape(-1)
+        return (oracle.zeros((_task_count(oracle), start.shape[0]), x) + start).reshape(-1)
 
     def update(self, v: Values, s: TaskDraws, oracle: Oracle, kind: str) -> Values:
         """The next values: y by the inner steps of every task, then x by the chosen derivative."""
@@ -199,19 +202,16 @@ class MetaLearner(Method[Values, TaskDraws]):
             return replace(self.move_x(oracle, v, d_x, s.lr_x), y=y)
 
         def step(y: Array, _: int) -> Array:
+            # y of all tasks after one step
             return oracle.move_y(y, oracle.lower(x, y, sample), s.lr_y)
 
+        def solve(hessian: Product, f_y: Array) -> Array:
+            # H^-1 f_y of all tasks, each of which has a block of H
+            options = {"products": self.products, "rows": _task_count(oracle)}
+            return conjugate_gradients(oracle, hessian, f_y, **options)[0]
+
         y = oracle.loop(step, self.starts(oracle, x), (np.arange(self.inner),))
-        d_x = hypergradient_at(
-            oracle,
-            x,
-            y,
-            sample,
-            sample,
-            lambda hessian, f_y: conjugate_gradients(
-                oracle, hessian, f_y, products=self.products, rows=_tasks(oracle)
-            )[0],
-        )
+        d_x = hypergradient_at(oracle, x, y, sample, sample, solve)
         return replace(self.move_x(oracle, v, d_x, s.lr_x), y=y)
 
     def _unroll(
@@ -272,9 +272,8 @@ def adapt(
     oracle, sample = method.oracle(problem), Sample(0)
     if not isinstance(x, Tensor) or x.numel() != problem.dim_x or x.dtype != problem.dtype:
         fail("x", f"must be a tensor of {problem.dim_x} numbers in {problem.dtype}", x)
-    y = method.starts(oracle, x.detach().reshape(-1))
+    x, lr_y = x.detach().reshape(-1), method.rates(0)["lr_y"]
+    y = method.starts(oracle, x)
     for _ in range(method.inner if inner is None else check_count("inner", inner)):
-        y = oracle.move_y(
-            y, oracle.lower(x.detach().reshape(-1), y, sample), method.rates(0)["lr_y"]
-        )
+        y = oracle.move_y(y, oracle.lower(x, y, sample), lr_y)
     return y.view(problem.pack_y.shapes[0])

@@ -45,13 +45,13 @@ class StepAdvice:
         return self.settings_with(kind, lr_x)
 
     def settings_with(self, kind: Any, lr_x: float) -> dict[str, Any]:
-        """Settings of a method's class (or of a method) with this rate of x in its own scale: the
-        rates of y and of the linear system, and the step of a Neumann series.
+        """Settings of a method's class, or of a method, with ``lr_x`` in its own scale: the rates
+        of x, of y and of the linear system, and the step of a Neumann series.
         """
         defaults: dict[str, Any] = {f.name: f.default for f in fields(kind)}
-        found: dict[str, Any] = {"lr_x": lr_x, "lr_y": self.lr_y}
+        settings: dict[str, Any] = {"lr_x": lr_x, "lr_y": self.lr_y}
         if "lr_z" in defaults and defaults["lr_z"] is not None:  # None follows lr_y by itself
-            found["lr_z"] = self.lr_z
+            settings["lr_z"] = self.lr_z
         if "eta" in defaults and "terms" in defaults:
-            found["eta"] = self.lr_y
-        return dict(kind.adapt_settings(found, self))
+            settings["eta"] = self.lr_y
+        return dict(kind.adapt_settings(settings, self))
