@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.gates import BIGRAM
+from mindgap.lab.studies.gates import BIGRAM_LOSS
 from mindgap.lab.studies.spec import (
     Design,
     Figure,
@@ -80,7 +80,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     losses = noted_losses(parts, runs)
     if runs[0].header.scale == "gpu":
         adam_rows = [run.rows[-1] for run in by_method(runs)["Adam"]]
-        bigram = float(np.mean([row.get("bigram_loss", BIGRAM) for row in adam_rows]))
+        bigram = float(np.mean([row.get("bigram_loss", BIGRAM_LOSS) for row in adam_rows]))
         worst = max(losses, key=lambda name: float(np.mean(losses[name])))
         parts.gate(
             "every optimizer ends below a bigram model",
