@@ -27,7 +27,7 @@ __all__ = ["BACKENDS", "Sweep", "spread", "stop_workers"]
 BACKENDS = ("local", "dask", "ray")
 
 #: Seconds to wait for a cluster to answer.
-CONNECT = 20
+CONNECT_LIMIT = 20
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
     else:
         calls = [partial(execute, *item) for item in work]
         for number, end in in_processes(calls, sweep.jobs or 1, limit=sweep.limit or None):
-            lost = isinstance(end, Lost)
-            yield work[number][1], End("failed", message=end.reason) if lost else end
+            _, header, _ = work[number]
+            yield header, End("failed", message=end.reason) if isinstance(end, Lost) else end
 
 
 def _on_cluster(
@@ -113,22 +113,23 @@ def _on_cluster(
     """
     cluster = _dask(sweep.address) if sweep.backend == "dask" else _ray(sweep.address)
     try:
-        remaining, header_of = iter(work), dict[Any, Header]()  # future -> header of its trial
+        remaining = iter(work)
+        header_of: dict[Any, Header] = {}  # future -> header of its trial
         while True:
             free_places = len(work) if sweep.jobs is None else sweep.jobs - len(header_of)
             for study, header, folder in islice(remaining, free_places):
-                call = partial(execute, study, header, folder, go_on=wanted)
+                call = partial(execute, study, header, folder, go_on=is_awaited)
                 with _reachable(sweep):
                     header_of[cluster.submit(call)] = header
             if not header_of:
                 return
             with _reachable(sweep):
-                future = cluster.first(list(header_of))
+                future = cluster.first_ended(list(header_of))
             header = header_of.pop(future)
             try:
                 end = cluster.result(future)
             except Exception as error:
-                if not died(error):
+                if not worker_is_gone(error):
                     raise
                 end = End("failed", message=f"its worker or node was lost ({_first_line(error)})")
             yield header, end
@@ -147,7 +148,7 @@ def _reachable(sweep: Sweep) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not (died(error) or isinstance(error, OSError)):
+        if not (worker_is_gone(error) or isinstance(error, OSError)):
             raise
         raise RecordError(
             f"the {sweep.backend} cluster at {sweep.address} cannot be reached any more "
@@ -166,7 +167,7 @@ class Cluster:
     """What a sweep needs of a cluster."""
 
     submit: Callable[[Callable[[], End]], Any]  # call -> its future
-    first: Callable[[list[Any]], Any]  # futures -> the first of them that ends; waits for it
+    first_ended: Callable[[list[Any]], Any]  # futures -> the first that ends; waits for it
     result: Callable[[Any], End]  # future that has ended -> its result, or the error is raised
     close: Callable[[], Any]  # ends the connection
 
@@ -189,12 +190,12 @@ def _dask(address: str) -> Cluster:
     """
     distributed = _import("distributed", "dask")
     try:
-        client = distributed.Client(address, timeout=CONNECT)
+        client = distributed.Client(address, timeout=CONNECT_LIMIT)
     except (OSError, ValueError):
         fail("address", "must be that of a running dask cluster", address)
     return Cluster(
         submit=lambda call: client.submit(on_one_thread, call, pure=False),
-        first=lambda futures: next(iter(distributed.as_completed(futures))),
+        first_ended=lambda futures: next(iter(distributed.as_completed(futures))),
         result=lambda future: future.result(),
         close=client.close,
     )
@@ -216,29 +217,29 @@ def _ray(address: str) -> Cluster:
     remote = ray.remote(max_retries=ATTEMPTS - 1)(on_one_thread)
     return Cluster(
         submit=remote.remote,
-        first=lambda futures: ray.wait(futures, num_returns=1)[0][0],
+        first_ended=lambda futures: ray.wait(futures, num_returns=1)[0][0],
         result=ray.get,
         close=ray.shutdown,
     )
 
 
-def died(error: Exception) -> bool:
+def worker_is_gone(error: Exception) -> bool:
     """Whether an error says that a worker, its node or the cluster is gone, and not that a trial
     went wrong: Ray and Dask raise errors of their own then, and Ray wraps those of a trial.
 
     Example:
-        >>> died(ValueError("a trial's own"))
+        >>> worker_is_gone(ValueError("a trial's own"))
         False
     """
-    kinds = type(error).__mro__
-    if any(kind.__name__ == "RayTaskError" for kind in kinds):
+    classes = type(error).__mro__
+    if any(ancestor.__name__ == "RayTaskError" for ancestor in classes):
         return False
-    packages = {kind.__module__.partition(".")[0] for kind in kinds}
+    packages = {ancestor.__module__.partition(".")[0] for ancestor in classes}
     connection_lost = isinstance(error, ConnectionError) or type(error).__name__ == "CancelledError"
     return connection_lost or not packages.isdisjoint({"ray", "distributed", "dask"})
 
 
-def wanted() -> bool:
+def is_awaited() -> bool:
     """Whether the driver still waits for the trial that this process runs.
 
     Only a Dask worker can tell otherwise: it goes on with a task that was cancelled.

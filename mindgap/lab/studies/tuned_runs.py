@@ -14,7 +14,7 @@ import numpy as np
 from mindgap.base.check import fail, one_of
 from mindgap.lab.studies.spec import Figure, Row, Trial
 from mindgap.lab.studies.training_runs import Training, bounded_losses, step_factor
-from mindgap.lab.studies.tune import best, listed, search
+from mindgap.lab.studies.tune import best_trial, listed, search
 from mindgap.record.forms import TunedTrial
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def tuned_run(
         }
         yield {**row, "factor": factors[len(trials) - 1]} if factors else row
     state = {"scores": scores}
-    chosen_lr = best(trials).settings["lr"]
+    chosen_lr = best_trial(trials).settings["lr"]
     yield from _train(trial, start, chosen_lr, "run", on, score_of, state, restored, trial["every"])
 
 
