@@ -16,6 +16,7 @@ from mindgap.record.forms import TunedTrial
 from mindgap.record.schema import to_json
 from mindgap.record.store import naming
 
+#: Name of a setting -> its value.
 Settings = dict[str, Any]
 
 

@@ -65,10 +65,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     if runs[0].header.scale == "gpu":
         best = max(keys, key=lambda key: float(accuracies_of[NONE][key].mean()))
         trained_gate(parts, [groups[NONE, best][seed] for seed in seeds])
-    leads = {
-        fault: _lead_of_slip(methods_accuracies)
-        for fault, methods_accuracies in accuracies_of.items()
-    }
+    leads = {fault: _lead_of_slip(of_fault) for fault, of_fault in accuracies_of.items()}
     for fault in faults:
         if fault == NONE:
             continue
@@ -91,12 +88,12 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _lead_of_slip(accuracies: Mapping[str, np.ndarray]) -> np.ndarray:
-    """SLIP's final accuracy less the mean of the others', one number per seed; ``accuracies``: key
-    of a method -> one per seed.
+    """SLIP's final accuracy less the mean of the others', one number per seed.
+
+    ``accuracies``: key of a method -> its final accuracies, one per seed.
     """
-    return accuracies["slip"] - np.mean(
-        [accuracy for key, accuracy in accuracies.items() if key != "slip"], axis=0
-    )
+    others = [of_method for key, of_method in accuracies.items() if key != "slip"]
+    return accuracies["slip"] - np.mean(others, axis=0)
 
 
 def _ranking(accuracies: Mapping[str, np.ndarray]) -> list[str]:

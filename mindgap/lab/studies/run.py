@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -229,9 +230,10 @@ def run_all(
         tidy(folder)
         files = tuple(path.name for path in study_plan.files(out))
         write_form(folder / STUDY_FILE, replace(study.describe(study_plan.scale), files=files))
-        stamps = {"command": command(), "registered": registered_hash(folder)}
+        registered = registered_hash(folder)
         for header in study_plan.missing(out):
-            work.append((study, replace(header, **stamps), folder.absolute()))
+            stamped = replace(header, command=command(), registered=registered)
+            work.append((study, stamped, folder.absolute()))
     for header, end in spread(partial(execute, every=every), work, sweep or Sweep()):
         on_end(header, end)
     return [judge_and_write(study_plan, out) for study_plan in plans]
@@ -262,16 +264,19 @@ def finished_runs(paths: Iterable[Path]) -> list[Run]:
     return [read_run(path) for path in paths if is_finished(path)]
 
 
-def judge_runs(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
-    """The verdict on finished runs.
+def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
+    """The verdict on the planned records in ``paths``.
 
-    It is *inconclusive* if fewer runs are finished than were ``planned``, or if a method of the
-    scale was left out, and *error* if the pass rule raises an exception.
+    It is *error* if one of them is damaged or the pass rule raises an exception, and *inconclusive*
+    if one is missing or not finished, or if a method of the scale was left out.
     """
-    if len(runs) < planned:
-        return Verdict(
-            "inconclusive", f"{planned - len(runs)} of {planned} runs are missing or failed"
-        )
+    try:
+        runs = finished_runs(paths)
+    except RecordError as error:
+        return Verdict("error", str(error))
+    if len(runs) < len(paths):
+        missing = f"{len(paths) - len(runs)} of {len(paths)} runs are missing or failed"
+        return Verdict("inconclusive", missing)
     if study.left_out:
         return Verdict("inconclusive", f"not judged without {', '.join(study.left_out)}")
     try:
@@ -284,14 +289,6 @@ def _error_words(error: Exception) -> str:
     """Kind and text of an error, with the line that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
-
-
-def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
-    """The verdict on those of the planned records that are finished; *error* if one is damaged."""
-    try:
-        return judge_runs(study, finished_runs(paths), len(paths))
-    except RecordError as error:
-        return Verdict("error", str(error))
 
 
 def judge_and_write(study_plan: StudyPlan, out: Path) -> Verdict:
@@ -311,21 +308,13 @@ def judge_and_write(study_plan: StudyPlan, out: Path) -> Verdict:
     )
     complete = verdict.verdict != "error" and not study_plan.missing(out) and not study.left_out
     if complete and study_plan.scale not in study.designs:
-        written = _verdict_with_rates(path)
-        if written is not None and replace(written, null={}) == verdict:
-            return written
+        with suppress(RecordError, OSError):  # where no verdict is written, or one that is damaged
+            written = read_form(Verdict, path)
+            if written.null and replace(written, null={}) == verdict:
+                return written
         verdict = replace(verdict, null=null_rates(study, finished_runs(files)))
     write_form(path, verdict)
     return verdict
-
-
-def _verdict_with_rates(path: Path) -> Verdict | None:
-    """The verdict in a file; ``None`` if it cannot be read or has no error rates."""
-    try:
-        verdict = read_form(Verdict, path)
-    except (RecordError, OSError):
-        return None
-    return verdict if verdict.null else None
 
 
 def judge_folder(folder: Path) -> tuple[str, str, Verdict]:

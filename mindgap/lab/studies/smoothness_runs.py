@@ -208,7 +208,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
         with last_step.undone() as step:
             return _row(measure.local_smoothness(problem.objective, batches, step))
 
-    run = Training(problem, optimizer, trial.torch_generator("smoothness order"), {})
+    run = Training(problem, optimizer, trial.torch_generator("smoothness order"))
     return run.rows(trial, read)
 
 

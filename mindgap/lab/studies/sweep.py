@@ -186,9 +186,13 @@ def _dask(address: str) -> Cluster:
     """A running Dask cluster.
 
     Raises:
+        MissingPackageError: the package is not installed; the message says how to install it.
         RuleError: none answers at the address.
     """
-    distributed = _import("distributed", "dask")
+    try:
+        import distributed
+    except ImportError:
+        missing("dask", "dask")
     try:
         client = distributed.Client(address, timeout=CONNECT_LIMIT)
     except (OSError, ValueError):
@@ -205,9 +209,13 @@ def _ray(address: str) -> Cluster:
     """A running Ray cluster. It tries a call again whose worker died, ``ATTEMPTS`` times in all.
 
     Raises:
+        MissingPackageError: the package is not installed; the message says how to install it.
         RuleError: none answers at the address.
     """
-    ray = _import("ray", "ray")
+    try:
+        import ray
+    except ImportError:
+        missing("ray", "ray")
     try:
         ray.init(
             address=address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
@@ -252,17 +260,3 @@ def is_awaited() -> bool:
     except (ValueError, AttributeError):  # no Dask worker at all
         return True
     return task is not None and task.state != "cancelled"
-
-
-def _import(module: str, extra: str) -> Any:
-    """The imported module, which an extra of mindgap installs.
-
-    Raises:
-        MissingPackageError: it is not installed; the message says how to install it.
-    """
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError:
-        missing(extra, extra)

@@ -18,12 +18,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mindgap.base.check import fail, missing, one_of, whole
 from mindgap.base.rng import stream_seed
-from mindgap.lab.studies.grid import grid_points, grid_search
+from mindgap.lab.studies.grid import Settings, grid_points, grid_search
 from mindgap.lab.studies.processes import Lost, in_processes
 from mindgap.lab.studies.spec import Study, Trial
 from mindgap.record.forms import (
@@ -45,7 +46,6 @@ FIRST_SEED = 10_000
 #: What a trial may raise when its numbers grow without bound.
 DIVERGENCE = (OverflowError, FloatingPointError)
 
-Settings = dict[str, Any]
 #: Called with method, number (from 1) and value (score) of a trial.
 OnTrial = Callable[[str, int, float], None]
 
@@ -394,8 +394,15 @@ def _sampler(
     Returns:
         ``ask(trials so far) -> next settings or None``; ``write(trial)``, which writes a trial
         into the journal; and the trials that the journal holds, in their order.
+
+    Raises:
+        MissingPackageError: Optuna is not installed.
     """
-    optuna = _optuna()
+    try:
+        optuna: Any = import_module("optuna")
+    except ImportError:
+        missing("optuna", "tune")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         journal = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL_FILE))
@@ -457,13 +464,3 @@ def validation_score(
         scores.append(score if math.isfinite(score) and not diverged else math.inf)
         seconds += trial.seconds
     return sum(scores) / len(scores), seconds
-
-
-def _optuna() -> Any:
-    """Optuna, told to print errors only; an error that says what to install where it is missing."""
-    try:
-        import optuna
-    except ImportError:
-        missing("optuna", "tune")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna

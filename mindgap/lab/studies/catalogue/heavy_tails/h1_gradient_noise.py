@@ -24,14 +24,14 @@ from mindgap.lab.studies.noise_runs import (
     RESNET_PROXY,
     STATES,
     UNSETTLED,
+    answer_number,
+    answer_word,
     control_norms,
     fixed_design,
     noise_at_start,
     noise_side_by_side,
     norm_rows,
-    number,
     trained_bert,
-    word,
 )
 from mindgap.lab.studies.power import AnswerDesign
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
@@ -110,8 +110,8 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
         found = middle[name] = medians(group, columns)
         parts.note(
             f"{name}: index {found['hill_index']:.1f}, heavier than Gaussian "
-            f"{word(found['hill_heavier'])}, "
-            f"variance settles {word(found['settles'])} (m^{found['exponent']:.2f})",
+            f"{answer_word(found['hill_heavier'])}, "
+            f"variance settles {answer_word(found['settles'])} (m^{found['exponent']:.2f})",
             {name: {column.removeprefix("hill_"): value for column, value in found.items()}},
         )
     gauss, stable = middle["Gaussian vectors"], middle["stable vectors"]
@@ -214,7 +214,7 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
         yield {"reading": way, "place": place, "index": min(index, LARGEST)}
     hill = tail_index(sample, seed=trial.seed)
     yield {
-        "norms_heavier": number(hill.heavier),
+        "norms_heavier": answer_number(hill.heavier),
         "norms_index": min(hill.index, LARGEST),
         "published": shown["coordinates, as published"],
         "per_layer": shown["coordinates, one scale a layer"],
@@ -245,7 +245,7 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
     parts.add(
         "norms do not",
         image["norms_heavier"] == 0.0,
-        words=f"heavier {word(image['norms_heavier'])}",
+        words=f"heavier {answer_word(image['norms_heavier'])}",
     )
     return parts
 

@@ -29,7 +29,7 @@ from mindgap.lab.studies.spec import (
     Trial,
     scales,
 )
-from mindgap.lab.studies.text_runs import TRANSFORMER_XL, noted_losses, text_optimizer_run
+from mindgap.lab.studies.text_runs import TRANSFORMER_XL, note_losses, text_optimizer_run
 from mindgap.lab.studies.tuned_runs import (
     CHOSEN,
     FACTORS,
@@ -77,7 +77,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         model. Other forms of ACClip are variants or notes, which decide nothing.
     """
     parts = Parts()
-    losses = noted_losses(parts, runs)
+    losses = note_losses(parts, runs)
     if runs[0].header.scale == "gpu":
         adam_rows = [run.rows[-1] for run in by_method(runs)["Adam"]]
         bigram = float(np.mean([row.get("bigram_loss", BIGRAM_LOSS) for row in adam_rows]))

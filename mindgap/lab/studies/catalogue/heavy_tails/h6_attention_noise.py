@@ -23,13 +23,13 @@ from mindgap.lab.studies.noise_runs import (
     CROSSED,
     HEAVIER,
     PIPELINES,
+    answer_word,
     control_norms,
     fixed_design,
     noise_at_start,
     noise_side_by_side,
     norm_rows,
     of_nearly_all,
-    word,
 )
 from mindgap.lab.studies.power import AnswerDesign
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
@@ -84,8 +84,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         answer = answers[name] = float(np.median(each)) if crossed else of_nearly_all(each)
         middle = medians(group, ("hill_index", "settles", "exponent", "largest"))
         words = (
-            f"heavy-tailed {word(answer)}, Hill index {middle['hill_index']:.1f}, largest norm "
-            f"{middle['largest']:.1f} medians, variance settles {word(middle['settles'])}"
+            f"heavy-tailed {answer_word(answer)}, Hill index {middle['hill_index']:.1f}, largest "
+            f"norm {middle['largest']:.1f} medians, "
+            f"variance settles {answer_word(middle['settles'])}"
         )
         numbers = {name: {"heavier": answer, "seeds": len(group), **middle}}
         stated = STATED.get(name.split(", batch")[0])
