@@ -98,9 +98,6 @@ def exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
         x: name of the column of horizons.
     """
     points = grouped((row["alpha"], (row[x], row["error"])) for run in runs for row in run.rows)
-    found = {}
-    for alpha in sorted(points):
-        later_half = sorted(points[alpha])[len(points[alpha]) // 2 :]  # by the horizon
-        log_x, log_error = np.log(later_half).T
-        found[alpha] = slope(log_x, log_error)
-    return found
+    # α -> (horizon, error) of the later half of its points, in the order of the horizons.
+    later_halves = {alpha: sorted(points[alpha])[len(points[alpha]) // 2 :] for alpha in points}
+    return {alpha: slope(*np.log(later_halves[alpha]).T) for alpha in sorted(later_halves)}

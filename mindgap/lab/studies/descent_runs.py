@@ -83,11 +83,10 @@ def _noise(
         (how many runs go on, their numbers) -> their noise, shape (how many, dimension).
     """
 
-    def draw(count: int, running: np.ndarray) -> np.ndarray:
+    def draw(count: int, running: np.ndarray) -> Any:
         directions = rng.standard_normal((count, dimension))
         lengths = math.sqrt(dimension) if gaussian else row_norm(directions)[:, None]
-        noise: np.ndarray = tau[running, None] * directions / lengths
-        return noise
+        return tau[running, None] * directions / lengths
 
     return draw
 

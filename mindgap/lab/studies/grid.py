@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -191,9 +192,7 @@ def _read(journal: Path) -> dict[str, tuple[float, float]]:
     """
     known = {}
     for line in journal.read_text().splitlines() if journal.exists() else []:
-        try:
-            key, value, seconds = json.loads(line)
-            known[str(key)] = float(value), float(seconds)
-        except (ValueError, TypeError):
-            continue
+        with suppress(ValueError, TypeError):
+            name, value, seconds = json.loads(line)
+            known[str(name)] = float(value), float(seconds)
     return known

@@ -79,6 +79,7 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
         the parts of the data and ``validation_error``.
     """
     from mindgap.base.rng import stream_seed
+    from mindgap.lab.tasks.data.device_images import accuracy_and_loss
 
     if trial.settings.get("model") == "ResNet20":
         lr = trial["lr"] * trial["factor"]
@@ -107,7 +108,7 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
             """
             row: Row = {}
             for part in parts:
-                accuracy, loss = _accuracy_and_loss(model, problem.parts[part])
+                accuracy, loss = accuracy_and_loss(model, *problem.parts[part])
                 row |= {f"{part}_accuracy": accuracy, f"{part}_loss": loss}
             error = 1 - row["validation_accuracy"] + tie_breaker(row["validation_loss"])
             return {**row, "validation_error": error}
@@ -117,21 +118,3 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
         return Training(problem, optimizer, order), read
 
     yield from tuned_run(trial, start, on="validation_error")
-
-
-def _accuracy_and_loss(
-    model: torch.nn.Module, part: tuple[torch.Tensor, torch.Tensor]
-) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy over a part of the data (images, labels), computed on a
-    thousand samples at a time.
-    """
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    right_answers, loss_sum = 0.0, 0.0
-    with torch.no_grad():
-        for images, labels in zip(*(tensor.split(1000) for tensor in part), strict=True):
-            scores = model(images)
-            right_answers += float((scores.argmax(dim=1) == labels).sum())
-            loss_sum += float(cross_entropy(scores, labels, reduction="sum"))
-    return right_answers / len(part[1]), loss_sum / len(part[1])

@@ -141,9 +141,7 @@ class Checkpoints:
         self.path = writer.path.with_suffix(SUFFIX)  # of the checkpoint
         #: What became of a checkpoint that could not be used, in words; empty if all was well.
         self.note = ""
-        self._writer = writer
-        self._every = every
-        self._loop = loop
+        self._writer, self._every, self._loop = writer, every, loop
         self._last_written = time.monotonic()  # or when this object was made
 
     def restore(self, trial: Trial) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,10 +60,9 @@ def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None) -> d
             replace(run, rows=_shift_rows(pool[rng.integers(len(pool))].rows, spreads, rng))
             for run in runs
         ]
-        try:
+        # A rule may need what only some methods record.
+        with suppress(KeyError, IndexError, RuleError):
             verdicts.append(study.verdict(resampled).verdict)
-        except (KeyError, IndexError, RuleError):  # a rule may need what only some methods record
-            continue
     if not verdicts:
         return {}
     return {

@@ -118,8 +118,7 @@ class Pool:
         self._todo: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         # (number of the call, what ``_attempt`` returned)
         self._ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self._added = 0  # calls so far
-        self._read = 0  # results handed out so far
+        self._added = self._read = 0  # calls added and results handed out so far
         self._workers: dict[int, Worker] = {}  # place -> worker
         self._threads: list[threading.Thread] = []
         self.add(calls)
@@ -280,8 +279,8 @@ def main() -> None:
         try:
             data = dumps(answer)
         except Exception:
-            words = f"a call gave {answer[1]!r}, which cannot be sent to the driver"
-            data = dumps((False, RuntimeError(words)))
+            problem = f"a call gave {answer[1]!r}, which cannot be sent to the driver"
+            data = dumps((False, RuntimeError(problem)))
         answers.write(data)
         answers.flush()
 

@@ -88,9 +88,8 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
         derivatives.query = derivatives.f_y = derivatives.earlier_f_y = None
         return derivatives
 
-    method_class = type(method)
-    name = f"{method_class.__name__}AsReleased"
-    return type(name, (method_class,), {"oracle": oracle})(**settings)
+    name = f"{type(method).__name__}AsReleased"
+    return type(name, (type(method),), {"oracle": oracle})(**settings)
 
 
 def released_oracle(

@@ -348,10 +348,8 @@ def versions() -> Mapping[str, str]:
     """Versions of what determines the numbers."""
     numbers = {"mindgap": __version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "scipy"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             numbers[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return numbers
 
 

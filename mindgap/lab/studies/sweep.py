@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mindgap.base.alarm import time_limit
 from mindgap.base.check import between, fail, missing, one_of, whole
@@ -62,16 +62,11 @@ class Sweep:
             fail("address", f"must be given with --backend {self.backend}", self.address)
 
 
-#: Study, header and folder of a trial, as :class:`Execute` takes them.
+#: Study, header and folder of a trial.
 Work = tuple[Any, Header, Path]
-
-
-class Execute(Protocol):
-    """Run one trial and record it, looking now and then whether to go on."""
-
-    def __call__(
-        self, study: Any, header: Header, folder: Path, *, go_on: Callable[[], bool] = ...
-    ) -> End: ...
+#: (study, header, folder) -> how the trial ended. It runs and records the trial, and asks its
+#: argument ``go_on`` now and then whether to go on.
+Execute = Callable[..., End]
 
 
 def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
