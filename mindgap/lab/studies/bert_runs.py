@@ -190,9 +190,14 @@ def _seeded_bert(model_class: Any, trial: Trial, layers: int, stream: str) -> An
     from mindgap.lab.tasks.problems.training import seeded_network
 
     words, width = trial["words"], trial["width"]
-    sizes = {"layers": layers, "heads": max(width // 64, 1), "inner": 4 * width}
-    options = {name: trial[name] for name in ("length", "dropout")}
-    return seeded_network(lambda: model_class(words, width, **sizes, **options), trial.seed, stream)
+    options = {
+        "layers": layers,
+        "heads": max(width // 64, 1),
+        "inner": 4 * width,
+        "length": trial["length"],
+        "dropout": trial["dropout"],
+    }
+    return seeded_network(lambda: model_class(words, width, **options), trial.seed, stream)
 
 
 def _train(

@@ -325,10 +325,9 @@ def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
     must exceed that at the start by two points; encoders of more than 64 units must also come
     within a point of the best one of 64 units (:data:`NARROW_ACCURACY`).
     """
-    settings = runs[0].header.settings
-    final = float(np.mean([run.rows[-1]["test_accuracy"] for run in runs]))
+    settings, last_rows = runs[0].header.settings, [run.rows[-1] for run in runs]
+    final = float(np.mean([row["test_accuracy"] for row in last_rows]))
     if "corruption" in settings:
-        last_rows = [run.rows[-1] for run in runs]
         linear = float(np.mean([row.get("linear_accuracy", LINEAR_ACCURACY) for row in last_rows]))
         words = f"{100 * final:.1f} % and {100 * linear:.1f} %"
         parts.gate("nets end above a linear model", final > linear, words)
@@ -338,9 +337,11 @@ def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
     parts.gate("encoders end 2 points above their start", final - start >= 0.02, words)
     if settings["hidden"] > 64 and settings["data"] in NARROW_ACCURACY:
         narrow = NARROW_ACCURACY[settings["data"]]
-        words = f"{100 * final:.1f} % and {100 * narrow:.1f} %"
-        name = "the wide encoder ends within a point of the narrow one"
-        parts.gate(name, final >= narrow - 0.01, words)
+        parts.gate(
+            "the wide encoder ends within a point of the narrow one",
+            final >= narrow - 0.01,
+            f"{100 * final:.1f} % and {100 * narrow:.1f} %",
+        )
 
 
 def vector_text(values: np.ndarray) -> str:

@@ -167,8 +167,7 @@ def _certificates(instance: Instance, delta: float, samples: int, seed: int) -> 
         slope = torch.from_numpy(np.asarray(instance.gradient(model[0].detach().numpy())))
         return (slope * model[0]).sum()
 
-    objective = Objective(model, loss)
-    return goldstein_distance(objective, [0], delta, samples=samples, seed=seed).curve
+    return goldstein_distance(Objective(model, loss), [0], delta, samples=samples, seed=seed).curve
 
 
 def loop(trial: Trial) -> Iterator[Row]:

@@ -175,10 +175,9 @@ def control_rows(trial: Trial) -> Iterator[Row]:
     task, on_texts = task_of(trial), trial["data"] in TEXTS
     with tf32(on_texts):
         y = solution(task, trial, trial["control"])
-        row: Row = {"step": 0, "oracle_calls": 0, "test_accuracy": task.accuracy(y)}
-        row |= solved_row(trial, task, y)
-        row |= {"linear_accuracy": task.linear_accuracy(task.clean_labels)} if on_texts else {}
-        yield row
+        row = {"step": 0, "oracle_calls": 0, "test_accuracy": task.accuracy(y)}
+        linear = {"linear_accuracy": task.linear_accuracy(task.clean_labels)} if on_texts else {}
+        yield {**row, **solved_row(trial, task, y), **linear}
 
 
 def cleaning_method(trial: Trial, **chosen: Any) -> Any:

@@ -45,15 +45,18 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
     answered, by_place = _means(last_rows, "test_exact"), _means(last_rows, "by_place")
     if answered and by_place:
         best, without_reading = max(answered.values()), max(by_place.values())
-        name = "more questions answered than by the most frequent place"
-        parts.gate(name, best > without_reading, f"{best:.1%} and {without_reading:.1%}")
+        parts.gate(
+            "more questions answered than by the most frequent place",
+            best > without_reading,
+            f"{best:.1%} and {without_reading:.1%}",
+        )
         return
     accuracies = _means(last_rows, "test_accuracy")
     as_published = settings.get("augment", True) and not settings.get("wrong_labels")
     if accuracies and settings.get("model") == "ResNet20" and as_published:
         best = max(accuracies.values())
-        name = f"the best method reaches {RESNET20_ACCURACY:.0%}"
-        parts.gate(name, best >= RESNET20_ACCURACY, f"{best:.2%}")
+        limit = RESNET20_ACCURACY
+        parts.gate(f"the best method reaches {limit:.0%}", best >= limit, f"{best:.2%}")
 
 
 def _language_gate(parts: Parts, last_rows: LastRows, *, on_treebank: bool) -> bool:

@@ -114,7 +114,6 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
             return {**row, "validation_error": error}
 
         optimizer = build(lr, problem.objective.parameters)
-        order = trial.torch_generator(f"{name} {phase} order")
-        return Training(problem, optimizer, order), read
+        return Training(problem, optimizer, trial.torch_generator(f"{name} {phase} order")), read
 
     yield from tuned_run(trial, start, on="validation_error")

@@ -204,10 +204,6 @@ class Checkpoints:
             "program": f"mindgap {__version__}",
         }
 
-    def clear(self) -> None:
-        """Delete the checkpoint of a finished run."""
-        self.path.unlink(missing_ok=True)
-
 
 def _checked_parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
     """The parts of a checkpoint's content, checked.

@@ -58,8 +58,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.shape import shape_distance
 
     restored = trial.restored
-    on_device = "device" in trial.settings
-    run, sample_now, sample_at_start = _on_device(trial) if on_device else _on_cpu(trial)
+    set_up = _on_device if "device" in trial.settings else _on_cpu
+    run, sample_now, sample_at_start = set_up(trial)
     steps_done = run.restore(restored)
     # (minibatches,)
     start_norms = np.array(restored["first"] if restored else sample_at_start().norms)

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 #: How often a call is tried whose worker dies.
 ATTEMPTS = 3
@@ -72,9 +72,8 @@ class Worker:
         timer = threading.Timer(limit or threading.TIMEOUT_MAX, kill_at_limit)
         timer.daemon = True
         timer.start()
-        calls, answers = self._process.stdin, self._process.stdout
-        assert calls is not None
-        assert answers is not None
+        calls = cast("BinaryIO", self._process.stdin)
+        answers = cast("BinaryIO", self._process.stdout)
         try:
             calls.write(len(call).to_bytes(8, "big") + call)
             calls.flush()

@@ -119,10 +119,9 @@ def tables_of(source: str, seed: int) -> list[list[Table]]:
         return [[table] for table in _text_tables(source)]
     if source == "reviews":
         return _by_domain(_text_tables(source), seed)
-    parts = problems.split_table(data.digits(), (0.6, 0.2, 0.2), seed=seed)
+    train, validation, test = problems.split_table(data.digits(), (0.6, 0.2, 0.2), seed=seed)
     if source == "digits":
-        return [[part] for part in parts]
-    train, validation, test = parts
+        return [[train], [validation], [test]]
     return [
         [_turn(train, quarters) for quarters in (0, 1, 2)],
         [_turn(validation, quarters) for quarters in (0, 1, 2)],

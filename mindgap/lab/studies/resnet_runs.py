@@ -209,8 +209,9 @@ def resnet_run(
     run = image_run(trial, name)
     model, parts = run.model, run.parts
     optimizer = optimizer_of(list(model.parameters()))
-    autocast = torch.bfloat16 if parts["train"][0].is_cuda else None
-    control = ControlVariate(model, image_loss, autocast=autocast)
+    control = ControlVariate(
+        model, image_loss, autocast=torch.bfloat16 if parts["train"][0].is_cuda else None
+    )
 
     def epoch(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The batches of an epoch; for SVRG the snapshot is taken with them."""
@@ -248,5 +249,8 @@ def resnet_run(
         epoch=epoch,
     )
     for row in rows:
-        passes = passes_per_epoch * row["step"] // unit
-        yield {**row, "step": passes, "factor": trial["factor"]}
+        yield {
+            **row,
+            "step": passes_per_epoch * row["step"] // unit,
+            "factor": trial["factor"],
+        }

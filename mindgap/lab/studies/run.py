@@ -185,7 +185,7 @@ def _record(
     end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - start, 3))
     writer.end(end)
     if outcome == "done":
-        checkpoints.clear()
+        checkpoints.path.unlink(missing_ok=True)
     return end
 
 
@@ -230,10 +230,8 @@ def run_all(
         tidy(folder)
         files = tuple(path.name for path in study_plan.files(out))
         write_form(folder / STUDY_FILE, replace(study.describe(study_plan.scale), files=files))
-        registered = registered_hash(folder)
-        for header in study_plan.missing(out):
-            stamped = replace(header, command=command(), registered=registered)
-            work.append((study, stamped, folder.absolute()))
+        stamp = partial(replace, command=command(), registered=registered_hash(folder))
+        work += [(study, stamp(header), folder.absolute()) for header in study_plan.missing(out)]
     for header, end in spread(partial(execute, every=every), work, sweep or Sweep()):
         on_end(header, end)
     return [judge_and_write(study_plan, out) for study_plan in plans]
@@ -274,9 +272,9 @@ def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
         runs = finished_runs(paths)
     except RecordError as error:
         return Verdict("error", str(error))
-    if len(runs) < len(paths):
-        missing = f"{len(paths) - len(runs)} of {len(paths)} runs are missing or failed"
-        return Verdict("inconclusive", missing)
+    unfinished, planned = len(paths) - len(runs), len(paths)
+    if unfinished:
+        return Verdict("inconclusive", f"{unfinished} of {planned} runs are missing or failed")
     if study.left_out:
         return Verdict("inconclusive", f"not judged without {', '.join(study.left_out)}")
     try:

@@ -98,10 +98,8 @@ class StatisticsRun:
         name, size = f"{self.name} readings", self.trial["batch"]
         if isinstance(self.run, ImageRun):
             device = self.run.parts["train"][1].device
-            batches = self.run.batches(
-                torch_stream(self.trial.seed, name, *names, device=device), samples
-            )
-            return [tuple(batch) for batch in batches]
+            stream = torch_stream(self.trial.seed, name, *names, device=device)
+            return list(self.run.batches(stream, samples))
 
         train = self.run.texts["train"]
         windows = replace(train, length=2 * train.length)

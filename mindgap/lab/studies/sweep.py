@@ -92,7 +92,7 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
     else:
         calls = [partial(execute, *item) for item in work]
         for number, end in in_processes(calls, sweep.jobs or 1, limit=sweep.limit or None):
-            _, header, _ = work[number]
+            header = work[number][1]
             yield header, End("failed", message=end.reason) if isinstance(end, Lost) else end
 
 
@@ -186,10 +186,10 @@ def _dask(address: str) -> Cluster:
     """
     try:
         import distributed
+
+        client = distributed.Client(address, timeout=CONNECT_LIMIT)
     except ImportError:
         missing("dask", "dask")
-    try:
-        client = distributed.Client(address, timeout=CONNECT_LIMIT)
     except (OSError, ValueError):
         fail("address", "must be that of a running dask cluster", address)
     return Cluster(
@@ -209,12 +209,12 @@ def _ray(address: str) -> Cluster:
     """
     try:
         import ray
-    except ImportError:
-        missing("ray", "ray")
-    try:
+
         ray.init(
             address=address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
         )
+    except ImportError:
+        missing("ray", "ray")
     except (ConnectionError, OSError, ValueError, RuntimeError):
         fail("address", "must be that of a running ray cluster", address)
     remote = ray.remote(max_retries=ATTEMPTS - 1)(on_one_thread)

@@ -78,10 +78,9 @@ def search(
             score = float(evaluate(settings))
         except DIVERGENCE:
             score = math.inf
-        score = score if math.isfinite(score) else math.inf
-        trial = TunedTrial(settings, score, seconds() - start)
-        tried.append(trial)
-        yield trial
+        value = score if math.isfinite(score) else math.inf
+        tried.append(TunedTrial(settings, value, seconds() - start))
+        yield tried[-1]
 
 
 def listed(points: Sequence[Settings]) -> Callable[[Sequence[TunedTrial]], Settings | None]:

@@ -109,17 +109,16 @@ class Parts:
         from mindgap.lab.theory.erratum import about
 
         for erratum in about(study):
-            if not erratum.certificate:
-                continue
-            certificate = erratum.certify()
-            words = f"printed {erratum.printed}, counterexample {certificate.words()}"
-            self.add(  # a page breaks lines at semicolons
-                erratum.place.replace("; ", ", "),
-                holds=not certificate.valid,
-                reading="as printed",
-                words=words.replace("; ", ", "),
-                numbers={f"certificate, {erratum.place}": certificate.ratio},
-            )
+            if erratum.certificate:
+                certificate = erratum.certify()
+                words = f"printed {erratum.printed}, counterexample {certificate.words()}"
+                self.add(  # a page breaks lines at semicolons
+                    erratum.place.replace("; ", ", "),
+                    holds=not certificate.valid,
+                    reading="as printed",
+                    words=words.replace("; ", ", "),
+                    numbers={f"certificate, {erratum.place}": certificate.ratio},
+                )
 
     def note(self, sentence: str, numbers: Mapping[str, Any] | None = None) -> None:
         """Add a sentence to the verdict's words, and numbers to its numbers, without judging
