@@ -182,7 +182,7 @@ def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[Stat
 
     captured_before = getattr(runner, "capturing", 0.0)
     with trial.timed():
-        state = runner.run(state, steps_until(state, reached), None, None)
+        state = runner.run(state, steps_until(state, reached), calls=None, seconds=None)
         if state.problem.device.type == "cuda":
             torch.cuda.synchronize()
     trial.seconds -= getattr(runner, "capturing", 0.0) - captured_before
@@ -208,7 +208,7 @@ def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None)
         fail("losses", "must be given with the compiled backend", losses)
     from mindgap.bilevel.backends.compiled import JaxBackend
 
-    return JaxBackend(*losses(), chunk=1024)
+    return JaxBackend(*losses(), chunk=1024)  # iterations per dispatch
 
 
 def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:

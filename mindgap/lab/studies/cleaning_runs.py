@@ -133,11 +133,16 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
     }
     diverged_row |= {"manual_accuracy": 0.0} if on_texts else {}
     diverged_row |= {"held_loss": float("inf")} if has_search_part else {}
-    problem = task.problem(trial["batch_size"])
-    runner = runner_of("graphs") if on_texts else None
     with tf32(on_texts):
         yield from measured_rows(
-            trial, problem, method, measure, diverged_row, at_end, runner=runner, **how
+            trial,
+            task.problem(trial["batch_size"]),
+            method,
+            measure,
+            diverged_row,
+            at_end,
+            runner=runner_of("graphs") if on_texts else None,
+            **how,
         )
 
 

@@ -54,8 +54,7 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
     accuracies = _means(last_rows, "test_accuracy")
     as_published = settings.get("augment", True) and not settings.get("wrong_labels")
     if accuracies and settings.get("model") == "ResNet20" and as_published:
-        best = max(accuracies.values())
-        limit = RESNET20_ACCURACY
+        best, limit = max(accuracies.values()), RESNET20_ACCURACY
         parts.gate(f"the best method reaches {limit:.0%}", best >= limit, f"{best:.2%}")
 
 

@@ -87,14 +87,14 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
     problem, optimizer = _small_network(trial)
     objective, reader = problem.objective, trial.torch_generator("never at rest, floor, readings")
-    parts = trial["m"] // trial["part"]
+    number = trial["m"] // trial["part"]  # of batches per reading
 
     def read(step: int) -> Row:
         """The columns of a step's row, at step 0 on eight times as many samples; advances the
         reader.
         """
         # The start is read once, and every later norm is compared with it.
-        batches = problem.batches(reader, parts if step else 8 * parts, trial["part"])
+        batches = problem.batches(reader, number if step else 8 * number, trial["part"])
         statistics = training_statistics(
             objective, batches, growth=False, with_sharpness=False, seed=trial.seed
         )
@@ -110,7 +110,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
         }
         if step // trial["every"] % trial["sharp_every"] == 0:
             # One graph costs less than several of as many samples.
-            one_batch = [join_batches(batches[:parts])]
+            one_batch = [join_batches(batches[:number])]
             row["sharpness"] = sharpness(objective, one_batch, tol=1e-2, seed=trial.seed).norm
         if trial["source"] in IMAGES:
             with torch.no_grad():

@@ -58,8 +58,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.shape import shape_distance
 
     restored = trial.restored
-    set_up = _on_device if "device" in trial.settings else _on_cpu
-    run, sample_now, sample_at_start = set_up(trial)
+    run, sample_now, sample_at_start = (
+        _on_device(trial) if "device" in trial.settings else _on_cpu(trial)
+    )
     steps_done = run.restore(restored)
     # (minibatches,)
     start_norms = np.array(restored["first"] if restored else sample_at_start().norms)
@@ -139,6 +140,7 @@ def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) ->
         gradients = torch.autograd.grad(loss, parameters)
         return torch.cat([part.flatten() for part in gradients]).double()
 
+    # Of one minibatch, around the mean gradient of others.
     noise = gradient() - sum(gradient() for _ in range(OTHERS)) / OTHERS
     order = torch.randperm(len(noise), generator=trial.torch_generator("h16 order"))
     shuffled = noise[order.to(noise.device)]

@@ -5,8 +5,11 @@ steps, the rows of a run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies.bilevel_runs import TITLES, in_units, measured_rows, method_of, runner_of
@@ -146,10 +149,6 @@ def _by_domain(domains: Sequence[Table], seed: int) -> list[list[Table]]:
 
 def _turn(table: Table, quarters: int) -> Table:
     """A table of 8 x 8 images, each turned counter-clockwise by so many quarters of a circle."""
-    from dataclasses import replace
-
-    import numpy as np
-
     images = np.rot90(table.features.reshape(-1, 8, 8), quarters, axes=(1, 2))
     origin = f"{table.origin}, turned by {90 * quarters} degrees"
     return replace(table, features=images.reshape(len(table), -1).copy(), origin=origin)
@@ -260,7 +259,7 @@ def _meta(task: HyperRepresentation, key: str) -> MetaTasks:
 
 
 def own_steps(source: str) -> dict[str, dict[str, float]]:
-    """Method -> the steps that were found on a source.
+    """Method -> its tuned steps ``lr_x`` and ``lr_y`` on a source of data.
 
     Example:
         >>> sorted(own_steps("digits")["SLIP"])

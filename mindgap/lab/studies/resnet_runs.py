@@ -209,14 +209,13 @@ def resnet_run(
     run = image_run(trial, name)
     model, parts = run.model, run.parts
     optimizer = optimizer_of(list(model.parameters()))
-    control = ControlVariate(
-        model, image_loss, autocast=torch.bfloat16 if parts["train"][0].is_cuda else None
-    )
+    autocast = torch.bfloat16 if parts["train"][0].is_cuda else None
+    control = ControlVariate(model, image_loss, autocast=autocast) if svrg else None
 
     def epoch(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The batches of an epoch; for SVRG the snapshot is taken with them."""
         batches = run.epoch(number)
-        if svrg:
+        if control:
             control.refresh(batches)
         return batches
 
@@ -245,7 +244,7 @@ def resnet_run(
         every=max(trial["every"] // passes_per_epoch, 1) * unit,
         schedule=trial["schedule"],
         kept=kept,
-        loss=control.loss if svrg else None,
+        loss=control.loss if control else None,
         epoch=epoch,
     )
     for row in rows:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mindgap import measure
 from mindgap.base.rng import stream_seed
-from mindgap.lab.studies.resnet_runs import resnet_run
+from mindgap.lab.studies.resnet_runs import image_loss, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
 from mindgap.lab.studies.text_runs import language_run
 from mindgap.lab.studies.training_runs import Training, descent, training_problem
@@ -82,21 +82,18 @@ def _resnet(trial: Trial) -> Iterator[Row]:
     """The rows of ResNet20, read in training mode and full precision, always on the first ``m``
     training images, not augmented.
     """
-    from torch.nn.functional import cross_entropy
-
     from mindgap.base.objective import Objective
     from mindgap.measure.captured import tf32
 
     def reader(model: Any, optimizer: Any, parts: Any) -> Callable[[], Row]:
         """What reads the smoothness along the last step; see ``resnet_runs.Reader``."""
         last_step = _LastStep(optimizer, list(model.parameters()))
-        objective = Objective(model, lambda m, batch: cross_entropy(m(batch[0]), batch[1]))
-        # (images, labels) of ``part`` samples each.
-        batches = list(
-            zip(*(tensor[: trial["m"]].split(trial["part"]) for tensor in parts["train"]))
-        )
+        objective = Objective(model, lambda m, batch: image_loss(m, *batch))
+        images, labels = (tensor[: trial["m"]].split(trial["part"]) for tensor in parts["train"])
+        batches = list(zip(images, labels))  # of ``part`` samples each
 
         def read() -> Row:
+            """The smoothness along the last step."""
             with last_step.undone() as step, tf32(False):
                 return _row(measure.local_smoothness(objective, batches, step))
 
@@ -112,7 +109,7 @@ def _resnet(trial: Trial) -> Iterator[Row]:
 
 
 def _row(reading: Any) -> Row:
-    """The columns of a row from a reading of `measure.local_smoothness`."""
+    """The columns of a row, from a reading of `measure.local_smoothness`."""
     return {
         "loss": reading.loss,
         "gradient_norm": reading.gradient_norm,

@@ -246,6 +246,7 @@ class Study:
         own_settings = {
             method: settings for method, settings in at_scale.methods.items() if method in methods
         }
+        # A method with 0 seeds does not run here.
         seeds_of = {method: number for method, number in at_scale.seeds_of.items() if number}
         return replace(
             self,
@@ -398,7 +399,7 @@ class Study:
 
     @property
     def heading(self) -> str:
-        """What stands above the statement: whose it is."""
+        """What stands above the statement: "The paper states" or "Our question"."""
         return self.describe(next(iter(self.scales))).heading
 
 

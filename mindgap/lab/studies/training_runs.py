@@ -78,7 +78,8 @@ class Training:
         Args:
             trial: the minibatch has as many samples as its setting ``train_batch``, or else
                 ``batch`` says.
-            factor: see :meth:`advance`.
+            factor: multiplies the step sizes that the optimizer was made with; None leaves those
+                that it has.
         """
         from mindgap.measure.captured import tf32
 
@@ -165,6 +166,7 @@ def bounded_losses(row: Mapping[str, Any], bound: Callable[[str], float]) -> dic
     """
 
     def bounded(name: str, loss: float) -> float:
+        """The loss, or its bound where it is larger or not finite."""
         return min(loss, bound(name)) if math.isfinite(loss) else bound(name)
 
     return {
@@ -207,7 +209,7 @@ def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
     """
     length = max(len(losses) // 4, 1)
     last_quarter = float(np.mean(losses[-length:]))
-    quarter_before = float(np.mean(losses[-2 * length : -length]))
+    quarter_before = float(np.mean(losses[-2 * length : -length]))  # NaN for a single loss
     return abs(last_quarter - quarter_before) <= SETTLED * quarter_before
 
 

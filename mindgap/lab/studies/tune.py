@@ -166,9 +166,8 @@ def tune(
         RuleError: nothing to tune, unknown scale, fewer than one trial or seed, or some methods
             by another search than the others had.
     """
-    whole("trials", trials, least=1)
-    whole("seeds", seeds, least=1)
-    whole("jobs", jobs, least=1)
+    for name, number in {"trials": trials, "seeds": seeds, "jobs": jobs}.items():
+        whole(name, number, least=1)
     from mindgap.lab.studies.run import command, machine, now, versions
 
     study = study.at(one_of("scale", scale, study.scales))
@@ -199,7 +198,7 @@ def tune(
         started=started,
         registered=registered_hash(folder),
     )
-    earlier: Mapping[str, MethodTuning] = {}
+    methods: dict[str, MethodTuning] = {}
     if study.left_out and (folder / TUNING_FILE).exists():
         written = read_form(Tuning, folder / TUNING_FILE)
         if written.identity != tuning.identity:
@@ -209,12 +208,11 @@ def tune(
                 f"{folder / TUNING_FILE}), or all methods at once"
             )
             fail("method", rule, ", ".join(settings))
-        earlier = written.methods
+        methods = dict(written.methods)
     if grid:
         trials_of = _tune_by_grid(study, settings, folder, jobs, on_trial)
     else:
         trials_of = _tune_by_optuna(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
-    methods = dict(earlier)
     for method in settings:
         tried, best = trials_of[method], best_trial(trials_of[method])
         seconds = sum(trial.seconds for trial in tried)

@@ -175,7 +175,7 @@ def optimizer_of(
         "acclip, second moment": "second_moment",
     }
     one_of("optimizer", name, ("sgd", "gclip", "cclip", "adam", *forms))
-    if name == "sgd":
+    if name == "sgd":  # with momentum 0.9 a gradient moves x by lr / (1 - 0.9) in all
         return torch.optim.SGD(parameters, lr=0.1 * lr, momentum=0.9)
     if name == "gclip":
         return GClip(parameters, lr=lr, tau=tau, beta=0.9, clip="momentum")
