@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.base.rng import stream_seed, torch_stream
-from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.noise_runs import (
     NO_POWER_LAW,
     answer_number,
@@ -58,9 +57,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.shape import shape_distance
 
     restored = trial.restored
-    run, sample_now, sample_at_start = (
-        _on_device(trial) if "device" in trial.settings else _on_cpu(trial)
-    )
+    run, sample_now, sample_at_start = _set_up(trial)
     steps_done = run.restore(restored)
     # (minibatches,)
     start_norms = np.array(restored["first"] if restored else sample_at_start().norms)
@@ -148,52 +145,41 @@ def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) ->
     return {**row, "within": published_block_sum_index(coordinates)}
 
 
-#: A network in training, what samples its noise where it stands, and what samples (or reads from
-#: the cache) its noise at the start; both return a sample with ``norms``.
-_Run = tuple[Training, Callable[[], Any], Callable[[], Any]]
+def _set_up(trial: Trial) -> tuple[Training, Callable[[], Any], Callable[[], Any]]:
+    """A network in training, and what samples its noise.
 
-
-def _on_cpu(trial: Trial) -> _Run:
-    """The run of small scales, in which the noise at the start is sampled like any other.
-
-    Its twin :func:`_on_device` differs in the networks and in reading that sample from the cache.
+    With the setting ``device`` (scale gpu) it is BERT for the ``model`` "transformer", else the
+    setting ``network``, and processes of one machine share the noise at its start. Without it the
+    network is small, and the noise at its start is sampled like any other.
 
     Returns:
-        The training, and twice what samples its noise where the network stands.
+        The training; what samples the noise where the network stands; and what samples the noise
+        at the start, or reads it from the cache. Both return a sample with ``norms``.
     """
-    build = text_problem if trial["model"] == "transformer" else image_problem
-    problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
-    reader = trial.torch_generator("h2 readings")
-
-    def sample_now() -> Any:
-        """The noise on fresh minibatches, where the network stands."""
-        batches = problem.batches(reader, trial["minibatches"], trial["batch"])
-        return noise_side_by_side(problem.objective, batches)
-
-    run = Training(
-        problem, _optimizer(trial, problem), trial.torch_generator("h2 order"), {"reader": reader}
-    )
-    return run, sample_now, sample_now
-
-
-def _on_device(trial: Trial) -> _Run:
-    """The run of scale gpu, in which processes share the noise at the start (see :func:`_on_cpu`).
-
-    The network is BERT for the ``model`` "transformer", else the setting ``network``.
-
-    Returns:
-        The training, what samples its noise where the network stands, and what returns the noise at
-        the start.
-    """
-    network = (
-        "bert" if trial["model"] == "transformer" else trial.settings.get("network", "resnet20")
-    )
-    problem = device_network(trial, network)
+    on_text, on_device = trial["model"] == "transformer", "device" in trial.settings
+    network = "bert" if on_text else trial.settings.get("network", "resnet20")
+    if on_device:
+        problem = device_network(trial, network)
+    else:
+        build: Callable[..., TrainingProblem] = text_problem if on_text else image_problem
+        problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
     reader, order = (
-        torch_stream(trial.seed, f"h2 {name}", device=device_of(trial))
+        torch_stream(trial.seed, f"h2 {name}", device=trial.settings.get("device", "cpu"))
         for name in ("readings", "order")
     )
-    run = Training(problem, _optimizer(trial, problem), order, {"reader": reader})
+    # As in the papers: Adam for the transformer, SGD with momentum for the image network.
+    optimizer = adam_or_sgd(
+        "adam" if on_text else "sgd", problem.objective.parameters, trial["lr"], momentum=0.9
+    )
+    run = Training(problem, optimizer, order, {"reader": reader})
+    if not on_device:
+
+        def sample_small() -> Any:
+            """The noise on fresh minibatches, where the network stands."""
+            batches = problem.batches(reader, trial["minibatches"], trial["batch"])
+            return noise_side_by_side(problem.objective, batches)
+
+        return run, sample_small, sample_small
     drawn_early: list[Any] = []  # at most one sample, of the network at its start
 
     def sample_now() -> Any:
@@ -210,12 +196,6 @@ def _on_device(trial: Trial) -> _Run:
         return noise_at_start(trial, network)
 
     return run, sample_now, sample_at_start
-
-
-def _optimizer(trial: Trial, problem: TrainingProblem) -> torch.optim.Optimizer:
-    """Adam for the transformer, SGD with momentum for the image network, as in the papers."""
-    name = "adam" if trial["model"] == "transformer" else "sgd"
-    return adam_or_sgd(name, problem.objective.parameters, trial["lr"], momentum=0.9)
 
 
 QUICK = {

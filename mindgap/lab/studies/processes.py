@@ -175,7 +175,7 @@ class Pool:
         while self._read < self._added:
             number, result = self._ends.get()
             self._read += 1
-            if isinstance(result, tuple):
+            if isinstance(result, tuple):  # of a worker that answered
                 succeeded, result = result
                 if not succeeded:
                     raise result

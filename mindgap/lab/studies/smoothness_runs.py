@@ -141,6 +141,7 @@ def _language_model_rows(trial: Trial) -> Iterator[Row]:
 
     def read() -> Row:
         """Smoothness along the last step on fixed windows, and by the released code's estimator."""
+        # A stream of its own per reading, so that a resumed run draws the same.
         steps_done = trial.restored.get("step", 0) + last_step.steps
         generator = trial.torch_generator(f"smoothness chunks {steps_done}")
         chunks = [train.windows(generator, trial["m"]).split(size) for _ in range(2)]

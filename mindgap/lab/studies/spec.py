@@ -298,9 +298,12 @@ class Study:
         )
 
     def length(self, scale: str, settings: Mapping[str, Any]) -> str:
-        """How long a network of these settings is trained at a scale, beside the paper.
+        """How long a network is trained at a scale, beside the paper, in words such as "25 of 25
+        epochs"; empty for a toy or a formula.
 
-        In words such as "25 of 25 epochs"; empty for a toy or a formula.
+        Args:
+            scale: one of the study's scales.
+            settings: of a record, which say it where the study knows several lengths.
         """
         if self.length_of is None or scale not in self.lengths:
             return self.lengths.get(scale, "")

@@ -125,20 +125,23 @@ def loop(trial: Trial) -> Iterator[Row]:
     convex = trial["layers"] == 1
     lowest = float(digits.value(_minimum(digits, trial))[0]) if convex else 0.0
     candidates = [(lr, drops) for drops in (False, True) for lr in trial["steps"]]
-    chosen = trial.restored.get("chosen", -1)
-    cost, problem = PASSES[trial["rule"]], "convex" if convex else "network"
+    chosen = trial.restored.get("chosen", -1)  # number of a candidate; -1: not known yet
+    passes_per_epoch, problem = PASSES[trial["rule"]], "convex" if convex else "network"
     if trial.restored.get("phase", 0) == 0:
         for state in _epochs(trial, digits, candidates, phase=0):
             gaps = _gaps(digits, state["theta"], lowest)
             chosen = int(gaps.argmin())
             trial.save({**state, "chosen": chosen})
-            row = {"choosing_passes": state["epoch"] * cost, "choosing_gap": float(gaps[chosen])}
-            yield {**row, "problem": problem}
+            yield {
+                "choosing_passes": state["epoch"] * passes_per_epoch,
+                "choosing_gap": float(gaps[chosen]),
+                "problem": problem,
+            }
     lr, drops = candidates[chosen]
     for state in _epochs(trial, digits, [(lr, drops)], phase=1):
         trial.save({**state, "chosen": chosen})
         yield {
-            "passes": state["epoch"] * cost,
+            "passes": state["epoch"] * passes_per_epoch,
             "gap": float(_gaps(digits, state["theta"], lowest)[0]),
             "test_error": digits.test_error(state["theta"]),
             "lr": lr,
