@@ -100,7 +100,7 @@ def _choices(study: Study, runs: Path) -> Iterator[tuple[str, str]]:
     """Yield which settings may be tuned, and what searches in the folder ``runs`` have chosen at
     each scale, as (name, words).
     """
-    from mindgap.lab.studies.run import chosen
+    from mindgap.lab.studies.run import tuned_settings
 
     if study.tunable:
         space = ", ".join(
@@ -109,7 +109,7 @@ def _choices(study: Study, runs: Path) -> Iterator[tuple[str, str]]:
         )
         yield "tuned on", f"{study.tune_on}: {space}, log scale, for every method alike"
     for scale in study.scales:
-        tuned = chosen(runs, study, scale)
+        tuned = tuned_settings(runs, study, scale)
         if tuned:
             words = [f"{method}: {_settings(settings)}" for method, settings in tuned.items()]
             yield f"chosen at scale {scale}", "; ".join(words)

@@ -217,7 +217,7 @@ def run(
 
     Running again does only what is missing.
     """
-    from mindgap.lab.studies.run import chosen, plan
+    from mindgap.lab.studies.run import plan, tuned_settings
     from mindgap.lab.studies.sweep import Sweep
 
     studies, overrides = wanted_studies(names, scale, method)
@@ -225,7 +225,7 @@ def run(
     sweep = Sweep(jobs if jobs is not None or backend != "local" else 1, backend, address, limit)
     plans = []
     for study in studies:
-        tuned = {} if untuned else chosen(out, study, scale)
+        tuned = {} if untuned else tuned_settings(out, study, scale)
         if tuned:
             say(
                 f"{study.name}: settings chosen by 'mindgap tune' are used (--untuned leaves them "
@@ -362,13 +362,13 @@ def _carry_out(
     """
     from mindgap.cli.interrupt import how_to_go_on, last_words
     from mindgap.cli.live import looking_on
-    from mindgap.lab.studies.run import forget, overwritten, run_all
+    from mindgap.lab.studies.run import delete_records, existing_records, run_all
 
     if force:
-        old = overwritten(plans, out)
+        old = existing_records(plans, out)
         for path in old:
             print(f"overwriting {path}", file=sys.stderr)
-        forget(old)
+        delete_records(old)
     planned = sum(len(item.headers) for item in plans)
 
     def recorded() -> int:

@@ -63,7 +63,7 @@ def masked_run(
     text = masked_text(
         device, **{name: trial[name] for name in ("words", "length", "held_out", "reviews")}
     )
-    model = _built(MaskedBert, trial, layers, f"{stream} network").to(device)
+    model = _seeded_bert(MaskedBert, trial, layers, f"{stream} network").to(device)
     loss_by_frequency = text.by_frequency()
 
     def epoch(number: int) -> Any:
@@ -84,7 +84,9 @@ def masked_run(
     return model, _train(trial, model, masked_loss, build(list(model.parameters())), epoch, read)
 
 
-def pre_trained(trial: Trial, layers: int, build: Build, stream: str) -> dict[str, torch.Tensor]:
+def pre_trained_encoder(
+    trial: Trial, layers: int, build: Build, stream: str
+) -> dict[str, torch.Tensor]:
     """The encoder's weights at the end of :func:`masked_run`, by name.
 
     It is trained once per machine and kept in the cache folder, under a name made from all that it
@@ -119,7 +121,7 @@ def question_run(
         trial: with the settings of :data:`BERT`, ``question``, ``passage``, ``batch``,
             ``schedule``, ``steps`` and ``every``.
         layers: of the encoder.
-        encoder: its state, which :func:`pre_trained` returns.
+        encoder: its state, which :func:`pre_trained_encoder` returns.
         build: parameters -> optimizer.
         stream: the start of the two scores and the order of questions are drawn from streams of
             this name.
@@ -140,13 +142,13 @@ def question_run(
     questions = squad_questions(
         device, **{name: trial[name] for name in ("words", "question", "passage", "reviews")}
     )
-    model = _built(QuestionBert, trial, layers, f"{stream} network")
+    model = _seeded_bert(QuestionBert, trial, layers, f"{stream} network")
     model.encoder.load_state_dict(encoder)
     model.to(device)
     # Shape (questions, answers of each, 2): first and last place of an answer.
     _, train_answers = questions.parts["train"]
     places, counts = train_answers[:, 0].unique(dim=0, return_counts=True)
-    frequent = places[counts.argmax()]
+    most_frequent = places[counts.argmax()]
 
     def epoch(number: int) -> Any:
         """The batches of pass ``number`` over the questions, in random order."""
@@ -163,23 +165,20 @@ def question_run(
         model.eval()
         for part in ("validation", "test"):
             inputs, answers = questions.parts[part]
-            scores = (
-                torch.cat([questions.scores(model, chunk) for chunk in inputs.split(256)])
-                .float()
-                .nan_to_num()
-            )
-            exact, f1 = exact_and_f1(
-                best_spans(scores, after=questions.after, longest=LONGEST), answers
-            )
+            scores = torch.cat([questions.scores(model, chunk) for chunk in inputs.split(256)])
+            finite_scores = scores.float().nan_to_num()
+            spans = best_spans(finite_scores, after=questions.after, longest=LONGEST)
+            exact, f1 = exact_and_f1(spans, answers)
             row |= {f"{part}_exact": exact, f"{part}_f1": f1, f"{part}_miss": 1 - f1}
         model.train()
-        return {**row, "by_place": exact_and_f1(frequent.expand(len(answers), 2), answers)[0]}
+        by_place, _ = exact_and_f1(most_frequent.expand(len(answers), 2), answers)
+        return {**row, "by_place": by_place}
 
     yield from _train(trial, model, questions.loss, build(list(model.parameters())), epoch, read)
 
 
-def _built(model_class: Any, trial: Trial, layers: int, stream: str) -> Any:
-    """A BERT in the sizes of a trial, on the CPU.
+def _seeded_bert(model_class: Any, trial: Trial, layers: int, stream: str) -> Any:
+    """A BERT in the sizes of a trial from a random start, on the CPU.
 
     Args:
         model_class: ``MaskedBert`` or ``QuestionBert``.
@@ -191,9 +190,14 @@ def _built(model_class: Any, trial: Trial, layers: int, stream: str) -> Any:
     from mindgap.lab.tasks.problems.training import seeded_network
 
     words, width = trial["words"], trial["width"]
-    sizes = {"layers": layers, "heads": max(width // 64, 1), "inner": 4 * width}
-    options = {name: trial[name] for name in ("length", "dropout")}
-    return seeded_network(lambda: model_class(words, width, **sizes, **options), trial.seed, stream)
+    options = {
+        "layers": layers,
+        "heads": max(width // 64, 1),
+        "inner": 4 * width,
+        "length": trial["length"],
+        "dropout": trial["dropout"],
+    }
+    return seeded_network(lambda: model_class(words, width, **options), trial.seed, stream)
 
 
 def _train(
@@ -209,8 +213,6 @@ def _train(
     On CUDA the network trains in bfloat16 and is read in TF32. ``steps``, ``every`` and
     ``schedule`` are the trial's.
     """
-    import torch
-
     from mindgap.measure.captured import tf32
 
     with tf32(True):
@@ -224,5 +226,5 @@ def _train(
             steps=trial["steps"],
             every=trial["every"],
             schedule=trial["schedule"],
-            autocast=torch.bfloat16 if trial["device"].startswith("cuda") else None,
+            bfloat16=True,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from base64 import b85encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from zlib import compress
 
@@ -108,7 +109,7 @@ def states(
     budget: int,
     readings: int,
     least: int = 1,
-    spent: Callable[[State], int] | None = None,
+    spent: Callable[[State], int] = attrgetter("total_calls"),
     runner: Backend | None = None,
 ) -> Iterator[State]:
     """Run a method to a budget of oracle calls, and hand out its states on the way.
@@ -132,7 +133,6 @@ def states(
     """
     from mindgap.bilevel import pack_state, unpack_state
 
-    spent = spent or (lambda state: state.total_calls)
     # What must be spent before each further state is handed out; those reached are removed.
     targets = [budget * (i + 1) // readings for i in range(readings)]
 
@@ -142,7 +142,7 @@ def states(
 
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
-        targets = targets[len(targets) - trial.restored["marks"] :]  # so many were left
+        targets = targets[readings - trial.restored["marks"] :]  # so many were left
     else:
         with trial.timed():
             state = method.start(problem, seed=trial.seed)
@@ -154,10 +154,10 @@ def states(
                 state = method.step(state)
         else:
             state = _run_to(trial, runner, state, reached)
-        finite, targets_left = is_finite(state), len(targets)
+        finite, targets_before = is_finite(state), len(targets)
         while finite and targets and reached(state):
             targets.pop(0)
-        if not finite or len(targets) < targets_left:
+        if not finite or len(targets) < targets_before:
             # A restored trial has nothing left to do after a state that is not finite.
             trial.save(lambda: {"state": pack_state(state), "marks": len(targets) if finite else 0})  # noqa: B023
             yield state
@@ -182,7 +182,7 @@ def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[Stat
 
     captured_before = getattr(runner, "capturing", 0.0)
     with trial.timed():
-        state = runner.run(state, steps_until(state, reached), None, None)
+        state = runner.run(state, steps_until(state, reached), calls=None, seconds=None)
         if state.problem.device.type == "cuda":
             torch.cuda.synchronize()
     trial.seconds -= getattr(runner, "capturing", 0.0) - captured_before
@@ -208,7 +208,7 @@ def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None)
         fail("losses", "must be given with the compiled backend", losses)
     from mindgap.bilevel.backends.compiled import JaxBackend
 
-    return JaxBackend(*losses(), chunk=1024)
+    return JaxBackend(*losses(), chunk=1024)  # iterations per dispatch
 
 
 def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,8 +245,8 @@ def lower_of(state: State) -> Any:
 
 def lower_name(method: Any) -> str:
     """The name of the value that holds a method's solution of the lower level."""
-    names = {row.class_name: row.lower_variable for row in METHODS.values()}
-    return names.get(type(method).__name__, "y")
+    name_of_class = {row.class_name: row.lower_variable for row in METHODS.values()}
+    return name_of_class.get(type(method).__name__, "y")  # "y" for a method of no row
 
 
 def read_at_its_solution(run: Run) -> bool:
@@ -260,21 +260,21 @@ def read_at_its_solution(run: Run) -> bool:
     return solution == "y" or run.rows[-1].get("read_at") == solution
 
 
-def measured(
+def measured_rows(
     trial: Trial,
     problem: Any,
     method: Any,
     measure: Callable[[Tensor, Tensor], Row],
-    lost: Row,
+    diverged_row: Row,
     at_end: Callable[[Tensor], Row] | None = None,
     **how: Any,
 ) -> Iterator[Row]:
-    """Run a method and read counters and measures at equal distances of calls.
+    """Run a method and yield a row of counters and measures at equal distances of calls.
 
     Args:
         trial, problem, method: what runs on what.
         measure: (flat x, the method's own lower solution) -> the columns of a study.
-        lost: the same columns, for a state in which x or y is no longer finite.
+        diverged_row: the same columns, for a state in which x or y is no longer finite.
         at_end: flat x -> further columns of the last reading; None: there are none.
         how: the other arguments of :func:`states`, which carries the run out.
 
@@ -283,12 +283,13 @@ def measured(
         where the lower solution is not y, its name as ``read_at``.
     """
     budget, least = how["budget"], how.get("least", 1)
-    spent = how.get("spent") or (lambda state: state.total_calls)
+    spent = how.get("spent", attrgetter("total_calls"))
     for state in states(trial, problem, method, **how):
         finite = is_finite(state)
-        row = measure(state.x, lower_of(state)) if finite else lost
+        row = measure(state.x, lower_of(state)) if finite else diverged_row
         if lower_of(state) is not state.y:
             row = {**row, "read_at": lower_name(state.method)}
+        # The last target of ``states``: no state follows.
         if at_end is not None and finite and spent(state) >= budget and state.t >= least:
             row = {**row, **at_end(state.x)}
         yield {**counters(state), **row, "diverged": not finite}
@@ -302,53 +303,53 @@ def by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int,
             on hyper-representation, whose cases are data.
         names: of the further settings.
     """
-    cleaning = "corruption" in runs[0].header.settings
-    groups = by_setting(runs, "corruption" if cleaning else "data", *names)
+    on_cleaning = "corruption" in runs[0].header.settings
+    groups = by_setting(runs, "corruption" if on_cleaning else "data", *names)
     return {
-        (f"p = {case:g}" if cleaning else case, *further): group
+        (f"p = {case:g}" if on_cleaning else case, *further): group
         for (case, *further), group in groups.items()
     }
 
 
 #: Accuracy of logistic regression on mean word vectors of Sentiment140, all labels right.
-LINEAR = 0.653
+LINEAR_ACCURACY = 0.653
 #: Data -> the best test accuracy of a recurrent encoder of 64 units in the records of B1 and B2.
-NARROW = {"words of snli": 0.687, "words of reviews": 0.655}
+NARROW_ACCURACY = {"words of snli": 0.687, "words of reviews": 0.655}
 
 
 def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
     """Add controls to ``parts``: the runs must end above what hardly needs a network.
 
     On hyper-cleaning the mean final test accuracy must exceed that of a linear model with the same
-    labels (:data:`LINEAR` where a record does not have it). On hyper-representation it must exceed
-    that at the start by two points; encoders of more than 64 units must also come within a point of
-    the best one of 64 units (:data:`NARROW`).
+    labels (:data:`LINEAR_ACCURACY` where a record does not have it). On hyper-representation it
+    must exceed that at the start by two points; encoders of more than 64 units must also come
+    within a point of the best one of 64 units (:data:`NARROW_ACCURACY`).
     """
-    final_accuracies = np.array([run.rows[-1]["test_accuracy"] for run in runs])
-    final, settings = final_accuracies.mean(), runs[0].header.settings
-    final_words = f"{100 * final:.1f} %"
+    settings, last_rows = runs[0].header.settings, [run.rows[-1] for run in runs]
+    final = float(np.mean([row["test_accuracy"] for row in last_rows]))
     if "corruption" in settings:
-        linear = np.array([run.rows[-1].get("linear_accuracy", LINEAR) for run in runs]).mean()
-        words = f"{final_words} and {100 * linear:.1f} %"
-        parts.gate("nets end above a linear model", bool(final > linear), words)
+        linear = float(np.mean([row.get("linear_accuracy", LINEAR_ACCURACY) for row in last_rows]))
+        words = f"{100 * final:.1f} % and {100 * linear:.1f} %"
+        parts.gate("nets end above a linear model", final > linear, words)
         return
-    start = np.array([run.rows[0]["test_accuracy"] for run in runs]).mean()
-    words = f"{final_words} and {100 * start:.1f} %"
-    passed = bool(final - start >= 0.02)
-    parts.gate("encoders end 2 points above their start", passed, words)
-    if settings["hidden"] > 64 and settings["data"] in NARROW:
-        narrow = NARROW[settings["data"]]
-        passed = bool(final >= narrow - 0.01)
-        words = f"{final_words} and {100 * narrow:.1f} %"
-        parts.gate("the wide encoder ends within a point of the narrow one", passed, words)
+    start = float(np.mean([run.rows[0]["test_accuracy"] for run in runs]))
+    words = f"{100 * final:.1f} % and {100 * start:.1f} %"
+    parts.gate("encoders end 2 points above their start", final - start >= 0.02, words)
+    if settings["hidden"] > 64 and settings["data"] in NARROW_ACCURACY:
+        narrow = NARROW_ACCURACY[settings["data"]]
+        parts.gate(
+            "the wide encoder ends within a point of the narrow one",
+            final >= narrow - 0.01,
+            f"{100 * final:.1f} % and {100 * narrow:.1f} %",
+        )
 
 
-def kept_vector(values: np.ndarray) -> str:
-    """A vector as text for a record: half precision, compressed by zlib, in base 85.
+def vector_text(values: np.ndarray) -> str:
+    """Write a vector as text for a record: half precision, compressed by zlib, in base 85.
 
     Example:
         >>> import base64, zlib
-        >>> text = kept_vector(np.array([0.5, -2.0]))
+        >>> text = vector_text(np.array([0.5, -2.0]))
         >>> np.frombuffer(zlib.decompress(base64.b85decode(text)), np.float16).tolist()
         [0.5, -2.0]
     """

@@ -47,17 +47,13 @@ def zigzag_instance(rng: np.random.Generator) -> Instance:
     )
 
 
-def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 8) -> Instance:
-    """f(x) = max_i (a_i·x + b_i) with random a_i, ‖a_i‖ <= 1, at a random point.
+def affine_instance(rng: np.random.Generator) -> Instance:
+    """f(x) = max_i (a_i·x + b_i) of 4 variables with 8 random a_i, ‖a_i‖ <= 1, at a random point.
 
     Its Goldstein subdifferential is the convex hull of the slopes a_i whose piece is largest
-    somewhere within δ of x.
-
-    Args:
-        rng: of slopes, offsets b_i and the point; it is advanced.
-        dimension: of x.
-        pieces: how many a_i there are.
+    somewhere within δ of x. ``rng`` draws slopes, offsets b_i and the point, and is advanced.
     """
+    dimension, pieces = 4, 8
     slopes = rng.standard_normal((pieces, dimension))
     # Random directions of random lengths.
     slopes /= np.linalg.norm(slopes, axis=1, keepdims=True) / rng.uniform(0.3, 1.0, (pieces, 1))
@@ -68,13 +64,8 @@ def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 
         """The least norm in the hull of the slopes that are largest somewhere within δ of x."""
         from mindgap.measure.min_norm import min_norm_weights
 
-        near_slopes = np.array(
-            [
-                slopes[i]
-                for i in range(pieces)
-                if np.linalg.norm(shortest_way(i, slopes, offsets, x)) <= delta
-            ]
-        )
+        lengths = [np.linalg.norm(shortest_way(i, slopes, offsets, x)) for i in range(pieces)]
+        near_slopes = slopes[np.array(lengths) <= delta]
         weights, _ = min_norm_weights(near_slopes @ near_slopes.T)
         return float(np.linalg.norm(weights @ near_slopes))
 
@@ -114,22 +105,17 @@ def shortest_way(piece: int, slopes: np.ndarray, offsets: np.ndarray, x: np.ndar
     return -residual[:-1] / residual[-1]
 
 
-def quadratic_instance(
-    rng: np.random.Generator, dimension: int = 4, reach: float = 0.6
-) -> Instance:
-    """f(x) = ½ x·A x with a diagonal A of eigenvalues in [0.2, 1], the largest of them 1.
+def quadratic_instance(rng: np.random.Generator) -> Instance:
+    """f(x) = ½ x·A x of 4 variables at a random point, with a diagonal A of random eigenvalues in
+    [0.2, 1], the largest of them 1; the gradient at the point has a norm of at most 0.6.
 
     The gradients within δ of x are a convex set already, which is its Goldstein subdifferential.
-
-    Args:
-        rng: of eigenvalues and the point; it is advanced.
-        dimension: of x.
-        reach: the gradient at the point is at most so long.
+    ``rng`` draws eigenvalues and the point, and is advanced.
     """
-    eigenvalues = rng.uniform(0.2, 1.0, dimension)
+    eigenvalues = rng.uniform(0.2, 1.0, 4)
     eigenvalues[0] = 1.0
-    x = rng.standard_normal(dimension)
-    x *= reach * rng.uniform() / np.linalg.norm(eigenvalues * x)
+    x = rng.standard_normal(4)
+    x *= 0.6 * rng.uniform() / np.linalg.norm(eigenvalues * x)
 
     def distance(delta: float) -> float:
         """min ‖A(x + s)‖ over ‖s‖ <= δ; 0 where the minimum of f lies within δ.
@@ -142,11 +128,11 @@ def quadratic_instance(
             return 0.0
 
         def step(nu: float) -> np.ndarray:
+            """The best s for a multiplier ν."""
             return -(eigenvalues**2) * x / (eigenvalues**2 + nu)
 
-        nu = brentq(
-            lambda nu: np.linalg.norm(step(nu)) - delta, 0.0, np.linalg.norm(x) / delta, xtol=1e-14
-        )
+        largest = np.linalg.norm(x) / delta
+        nu = brentq(lambda nu: np.linalg.norm(step(nu)) - delta, 0.0, largest, xtol=1e-14)
         return float(np.linalg.norm(eigenvalues * (x + step(nu))))
 
     return Instance(x, lambda point: eigenvalues * point, distance)
@@ -155,8 +141,8 @@ def quadratic_instance(
 INSTANCES = {"zigzag": zigzag_instance, "affine": affine_instance, "quadratic": quadratic_instance}
 
 
-def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.ndarray:
-    """The upper bounds on d(0, ∂_δ f(x)) that ``goldstein_distance`` shows.
+def _certificates(instance: Instance, delta: float, samples: int, seed: int) -> np.ndarray:
+    """The upper bounds on d(0, ∂_δ f(x)) that ``goldstein_distance`` certifies.
 
     Args:
         instance: function f and point x.
@@ -172,23 +158,16 @@ def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.nda
     from mindgap.base.objective import Objective
     from mindgap.measure.probes.stationarity import goldstein_distance
 
-    class Point(torch.nn.Module):
-        """A model whose only parameter is the point."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.x = torch.nn.Parameter(torch.tensor(instance.x))
+    model = torch.nn.ParameterList([torch.tensor(instance.x)])  # its only parameter is the point
 
     def loss(model: Any, batch: Any) -> Any:
-        """A linear function of x whose gradient at the model's x is that of the instance; the batch
-        is not read.
+        """A linear function of x whose gradient at the model's x is that of the instance: its value
+        is not that of f, but only the gradient is read. The batch is not read.
         """
-        slope = torch.from_numpy(np.asarray(instance.gradient(model.x.detach().numpy())))
-        return (slope * model.x).sum()  # only its gradient is read
+        slope = torch.from_numpy(np.asarray(instance.gradient(model[0].detach().numpy())))
+        return (slope * model[0]).sum()
 
-    return goldstein_distance(
-        Objective(Point(), loss), [0], delta, samples=samples, seed=seed
-    ).curve
+    return goldstein_distance(Objective(model, loss), [0], delta, samples=samples, seed=seed).curve
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -214,7 +193,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         delta = float(rng.choice(trial["deltas"]))
         exact = instance.distance(delta)
         with trial.timed():
-            curve = _bounds(instance, delta, samples, trial.seed + 1000 * number)
+            curve = _certificates(instance, delta, samples, trial.seed + 1000 * number)
         excesses.append(curve - exact)
         gradient_norm = float(np.linalg.norm(instance.gradient(instance.x)))
         passes_stronger_test = (
@@ -225,17 +204,14 @@ def loop(trial: Trial) -> Iterator[Row]:
             {
                 "below": curve[-1] < exact - 1e-7,  # the certificate is wrong
                 "near": exact <= epsilon / 2,
-                "shown": exact <= epsilon / 2 and curve[-1] <= epsilon,
+                "shown": exact <= epsilon / 2 and curve[-1] <= epsilon,  # near, and certified
                 "first_fails": exact > gradient_norm + 1e-9,
                 "close": passes_stronger_test,
                 "second_fails": passes_stronger_test and gradient_norm > epsilon,
             }
         )
-    for number_of_gradients in np.unique(np.geomspace(1, samples, 12).round().astype(int)):
-        yield {
-            "step": int(number_of_gradients),
-            "excess": float(
-                np.mean([excess[min(number_of_gradients, len(excess)) - 1] for excess in excesses])
-            ),
-        }
+    for gradients in np.unique(np.geomspace(1, samples, 12).round().astype(int)):
+        # A certificate that stopped before keeps its last bound.
+        excesses_then = [excess[min(gradients, len(excess)) - 1] for excess in excesses]
+        yield {"step": int(gradients), "excess": float(np.mean(excesses_then))}
     yield {name: sum(bool(point[name]) for point in properties) for name in properties[0]}

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.bilevel_runs import in_units, kept_vector, measured, method_of, runner_of
+from mindgap.lab.studies.bilevel_runs import (
+    in_units,
+    measured_rows,
+    method_of,
+    runner_of,
+    vector_text,
+)
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.tasks import data, problems
@@ -39,7 +45,7 @@ def task_of(trial: Trial) -> Any:
 
     source = one_of("data", trial["data"], SOURCES)
     if source in TEXTS:
-        return _texts_of(trial)
+        return _text_task(trial)
     readers = {"digits": data.digits, "mnist-5000": data.mnist_5000, "mnist": data.mnist}
     return problems.hyper_cleaning(
         readers[source](),
@@ -56,7 +62,7 @@ def task_of(trial: Trial) -> Any:
     )
 
 
-def _texts_of(trial: Trial) -> Any:
+def _text_task(trial: Trial) -> Any:
     """The task of a trial on texts: a recurrent net on its device, with the settings of
     :data:`GPU`.
     """
@@ -76,7 +82,8 @@ def _texts_of(trial: Trial) -> Any:
 
 
 def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
-    """Run a method on a task and read counters, accuracies, weights and losses at equal distances.
+    """Run a method on a task and yield a row of counters, accuracies and losses at equal distances
+    of oracle calls.
 
     Args:
         trial: with the settings of the task.
@@ -85,13 +92,16 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
             run out.
 
     Yields:
-        The columns of :func:`mindgap.lab.studies.bilevel_runs.measured` and, at the method's own
-        lower solution, accuracies and losses on parts of the data, with ``weight_auc``, the area
-        under the curve of the weights as a test for right labels. The last reading of a trial with
-        the setting ``solve`` also has those of the common solve at the final x
+        The columns of :func:`mindgap.lab.studies.bilevel_runs.measured_rows` and, at the method's
+        own lower solution, accuracies and losses on parts of the data, with ``weight_auc``, the
+        area under the curve of the weights as a test for right labels. The last reading of a trial
+        with the setting ``solve`` also has those of the common solve at the final x
         (:func:`solved_row`), and that of a net the accuracy of a linear model with the given
         labels.
     """
+    from mindgap.measure.captured import tf32
+
+    on_texts, has_search_part = trial["data"] in TEXTS, bool(trial.settings.get("held"))
 
     def measure(x: Tensor, y: Tensor) -> Row:
         """The columns of a row at weights ``x`` and the lower solution ``y``, both flat."""
@@ -101,8 +111,7 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
             "weight_auc": task.weight_auc(x),
             "validation_loss": task.validation_loss(y),
         }
-        if has_search_part:
-            row["held_loss"] = task.loss(y)
+        row |= {"held_loss": task.loss(y)} if has_search_part else {}
         return {**row, "manual_accuracy": task.accuracy(y, "manual")} if on_texts else row
 
     def at_end(x: Tensor) -> Row:
@@ -113,12 +122,9 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
         if trial.settings.get("solve"):
             row |= solved_row(trial, task, solution(task, trial, x))
         if trial.seed < trial.settings.get("keep_x", 0):
-            row["x"] = kept_vector(x.cpu().numpy())
+            row["x"] = vector_text(x.cpu().numpy())
         return row
 
-    from mindgap.measure.captured import tf32
-
-    on_texts, has_search_part = trial["data"] in TEXTS, bool(trial.settings.get("held"))
     diverged_row = {
         "test_accuracy": 0.0,
         "train_accuracy": 0.0,
@@ -127,16 +133,22 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
     }
     diverged_row |= {"manual_accuracy": 0.0} if on_texts else {}
     diverged_row |= {"held_loss": float("inf")} if has_search_part else {}
-    problem = task.problem(trial["batch_size"])
-    runner = runner_of("graphs") if on_texts else None
     with tf32(on_texts):
-        yield from measured(
-            trial, problem, method, measure, diverged_row, at_end, runner=runner, **how
+        yield from measured_rows(
+            trial,
+            task.problem(trial["batch_size"]),
+            method,
+            measure,
+            diverged_row,
+            at_end,
+            runner=runner_of("graphs") if on_texts else None,
+            **how,
         )
 
 
 def solution(task: Any, trial: Trial, x: Tensor | str) -> Tensor:
-    """The lower solution that is computed alike for all methods, flat.
+    """Solve the lower problem at given weights, in the same way for all methods; returns its flat
+    solution.
 
     Args:
         task: of the trial.
@@ -153,8 +165,8 @@ def solved_row(trial: Trial, task: Any, y: Tensor) -> Row:
     """The test accuracy of a lower solution ``y`` of :func:`solution`, and its loss on the samples
     held for searches, where there are some.
     """
-    held = {"solved_held_loss": task.loss(y)} if trial.settings.get("held") else {}
-    return {"solved_accuracy": task.accuracy(y), **held}
+    held_loss = {"solved_held_loss": task.loss(y)} if trial.settings.get("held") else {}
+    return {"solved_accuracy": task.accuracy(y), **held_loss}
 
 
 def control_rows(trial: Trial) -> Iterator[Row]:
@@ -297,9 +309,8 @@ UNITS: dict[str, list[float]] = {
 GPU_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in UNITS.items()}
 #: a net of 4,096 units bears a third of the step on y and z; the third number of F²SA is no step
 PAPER_STEPS = {
-    method: {**own, "units": [x, y / 3, z if method == "F²SA" else z / 3]}
-    for method, own in GPU_STEPS.items()
-    for x, y, z in [UNITS[method]]
+    method: {**steps, "units": [x, y / 3, z if method == "F²SA" else z / 3]}
+    for (method, steps), (x, y, z) in zip(GPU_STEPS.items(), UNITS.values())
 }
 GPU_GRID = {"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.03, 0.1, 0.3)}
 

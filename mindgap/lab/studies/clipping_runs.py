@@ -56,6 +56,7 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
         cells_above = 0
         for rows in cells.values():
             mean = float(np.mean([row["error"] for row in rows]))
+            # Of the mean over independent seeds.
             standard_error = math.sqrt(sum(row["se"] ** 2 for row in rows)) / len(rows)
             cells_above += mean - 4 * standard_error > rows[0]["bound"]
         largest = max(row["ratio"] for run in group for row in run.rows)
@@ -97,5 +98,6 @@ def exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
         x: name of the column of horizons.
     """
     points = grouped((row["alpha"], (row[x], row["error"])) for run in runs for row in run.rows)
+    # α -> (horizon, error) of the later half of its points, in the order of the horizons.
     later_halves = {alpha: sorted(points[alpha])[len(points[alpha]) // 2 :] for alpha in points}
     return {alpha: slope(*np.log(later_halves[alpha]).T) for alpha in sorted(later_halves)}

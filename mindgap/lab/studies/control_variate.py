@@ -42,7 +42,7 @@ class ControlVariate:
     def __init__(
         self, model: nn.Module, loss: Callable[..., Tensor], *, autocast: torch.dtype | None = None
     ) -> None:
-        self._live, self._loss, self._autocast = model, loss, autocast
+        self._model, self._loss, self._autocast = model, loss, autocast
         self._snapshot = deepcopy(model)
         self._mean = [torch.zeros_like(p) for p in self._snapshot.parameters()]
         self._gradient: CapturedGradient | None = None
@@ -55,7 +55,7 @@ class ControlVariate:
         """
         parameters = list(self._snapshot.parameters())
         with torch.no_grad():
-            self._snapshot.load_state_dict(self._live.state_dict())
+            self._snapshot.load_state_dict(self._model.state_dict())
             torch._foreach_zero_(self._mean)
         if self._gradient is None:
             self._gradient = CapturedGradient(

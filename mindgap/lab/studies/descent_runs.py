@@ -19,6 +19,10 @@ from mindgap.lab import theory
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.theory.descent import first_hits, row_norm
 
+#: Theorems on stochastic methods. They have a coarser accuracy ε, because their bound is a fourth
+#: power of 1/ε.
+STOCHASTIC = ("3.4.4", "3.4.5")
+
 
 def loop_counts(trial: Trial) -> Iterator[Row]:
     """Measure T_ε for every cell of the grid, and yield it beside its bound.
@@ -30,6 +34,8 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
         Per cell ``family``, ``count`` (T_ε), ``bound``, ``ratio`` (count over bound), ``cut_short``
         (the run was stopped before its bound) and the cell's constants.
     """
+    stochastic = trial["theorem"] in STOCHASTIC
+    epsilon = trial["epsilon_noisy" if stochastic else "epsilon"]
     for family in ("cosh", "slope", "toothed"):
         cells = list(_cells(trial, family))
         if not cells:
@@ -37,40 +43,17 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
         replicas = 1 if family == "toothed" else trial["replicas"]
         start = np.concatenate([cell["start"] for cell in cells])
         cell_of = np.repeat(np.arange(len(cells)), replicas)  # run -> number of its cell
-        step = _stack([cell["step"] for cell in cells], cell_of)
-        bounds = np.array([cell["bound"] for cell in cells])
-        rng = trial.numpy_generator(f"noise {family}")
-        tau = np.array([cell["tau"] for cell in cells])[cell_of]  # length of each run's noise
+        step = _common_step([cell["step"] for cell in cells], cell_of)
+        largest_bound = np.max([cell["bound"] for cell in cells])
+        limit = int(min(trial["limit"], math.ceil(largest_bound) + 1))
         gradient = _gradient(family, cells, cell_of)
-
-        def noise(
-            count: int,
-            running: np.ndarray,
-            rng: np.random.Generator = rng,
-            tau: np.ndarray = tau,
-            dimension: int = start.shape[1],
-        ) -> Any:
-            """Noise of length τ in a random direction, or Gaussian of the same mean square.
-
-            Args:
-                count: how many runs still go on.
-                running: their numbers, shape (count,).
-                rng, tau, dimension: of this family.
-
-            Returns:
-                Shape (count, dimension).
-            """
-            directions = rng.standard_normal((count, dimension))
-            if trial.settings.get("law") == "gaussian":
-                return tau[running, None] * directions / math.sqrt(dimension)
-            return tau[running, None] * directions / row_norm(directions)[:, None]
-
-        stochastic, epsilon = _noisy(trial)
-        limit = int(min(trial["limit"], math.ceil(bounds.max()) + 1))
+        noise = None
+        if stochastic:
+            tau = np.array([cell["tau"] for cell in cells])[cell_of]
+            rng = trial.numpy_generator(f"noise {family}")
+            noise = _noise(tau, start.shape[1], rng, trial.settings.get("law") == "gaussian")
         with trial.timed():
-            hits, _ = first_hits(
-                gradient, start, step, epsilon, limit, noise if stochastic else None
-            )
+            hits, _ = first_hits(gradient, start, step, epsilon, limit, noise)
         for number, cell in enumerate(cells):
             hits_of_cell = hits[cell_of == number]
             count = float(np.median(hits_of_cell)) if stochastic else float(hits_of_cell.max())
@@ -85,13 +68,27 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
             }
 
 
-def _noisy(trial: Trial) -> tuple[bool, float]:
-    """Whether the method is stochastic, and the accuracy ε that it must reach.
+def _noise(
+    tau: np.ndarray, dimension: int, rng: np.random.Generator, gaussian: bool
+) -> Callable[[int, np.ndarray], np.ndarray]:
+    """What draws the noise of all runs that still go on.
 
-    A stochastic method has a coarser one, because its bound is a fourth power of 1/ε.
+    Args:
+        tau: the length τ of each run's noise, shape (runs,).
+        dimension: of the noise.
+        rng: advanced by every draw.
+        gaussian: draw from a Gaussian of mean square τ² instead of a random direction of length τ.
+
+    Returns:
+        (how many runs go on, their numbers) -> their noise, shape (how many, dimension).
     """
-    stochastic = trial["theorem"] in ("3.4.4", "3.4.5")
-    return stochastic, trial["epsilon_noisy"] if stochastic else trial["epsilon"]
+
+    def draw(count: int, running: np.ndarray) -> Any:
+        directions = rng.standard_normal((count, dimension))
+        lengths = math.sqrt(dimension) if gaussian else row_norm(directions)[:, None]
+        return tau[running, None] * directions / lengths
+
+    return draw
 
 
 def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
@@ -109,8 +106,8 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
         ``f`` (the function), ``start`` (replicas, d), ``step`` (rule), ``bound`` and the constants
         ``L0``, ``L1``, ``M`` (largest gradient on the sublevel set of the start), ``tau`` (noise).
     """
-    theorem, factor = trial["theorem"], trial["bound_factor"]
-    stochastic, epsilon = _noisy(trial)
+    theorem, stochastic = trial["theorem"], trial["theorem"] in STOCHASTIC
+    epsilon = trial["epsilon_noisy" if stochastic else "epsilon"]
     rng = trial.numpy_generator(f"starts {family}")
     all_L1, all_M, all_tau = (
         (trial["L1_noisy"], trial["M_noisy"], trial["tau"])
@@ -125,8 +122,8 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
             start = function.start(M) * rng.uniform(-1, 1, (trial["replicas"], 2))
             delta = float(function.value(start).max() - function.value(np.zeros(2)))
             # On the sublevel set the gradient is largest with all the height in one coordinate.
-            steepest_gradient = L0 / L1 * math.sqrt((1 + delta * L1**2 / L0) ** 2 - 1)
-            constants = theory.RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=steepest_gradient)
+            largest_gradient = L0 / L1 * math.sqrt((1 + delta * L1**2 / L0) ** 2 - 1)
+            constants = theory.RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=largest_gradient)
         elif family == "slope":
             half_slope = 0.55 * epsilon  # the function's slope is 1.1 ε, just above the accuracy
             if 3 * half_slope > L0:  # its curvature exceeds L0
@@ -140,12 +137,12 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
             function, constants = _slope_with_teeth(theorem, L0, L1, epsilon, trial["teeth"])
             start = np.array([[function.start]])
         noise = theory.BoundedNoise(tau=tau) if stochastic else None
-        step, bound = _theorem(theorem, constants, noise, epsilon)
+        step, bound = _step_and_bound(theorem, constants, noise, epsilon)
         yield {
             "f": function,
             "start": start,
             "step": step,
-            "bound": factor * bound,
+            "bound": trial["bound_factor"] * bound,
             "L0": L0,
             "L1": L1,
             "M": constants.M,
@@ -176,12 +173,12 @@ def _slope_with_teeth(
     return function, function.constants(L0, L1)
 
 
-def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, float]:
+def _step_and_bound(theorem: str, constants: Any, noise: Any, epsilon: float) -> tuple[Any, float]:
     """The step of a theorem's method, and the theorem's bound on T_ε.
 
     Args:
         theorem: "3.4.1" (clipped GD), "3.4.3" (GD), "3.4.4" (clipped SGD), else SGD.
-        a: constants of relaxed smoothness, with δ and M.
+        constants: of relaxed smoothness, with δ and M.
         noise: bounded noise, for the stochastic methods only.
         epsilon: accuracy.
 
@@ -189,17 +186,19 @@ def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, flo
         A step size, or a rule that makes one from the gradient's norm; and the bound.
     """
     if theorem == "3.4.1":
-        return theory.clipped_gd_step(a), theory.clipped_gd_bound(a, epsilon)
+        return theory.clipped_gd_step(constants), theory.clipped_gd_bound(constants, epsilon)
     if theorem == "3.4.3":
-        return theory.gd_step(a), theory.gd_bound(a, epsilon)
+        return theory.gd_step(constants), theory.gd_bound(constants, epsilon)
     if theorem == "3.4.4":
-        bound = theory.clipped_sgd_bound(a, noise, epsilon)
-        return theory.clipped_sgd_step(a, noise, math.ceil(bound)), bound
-    bound = theory.sgd_bound(a, noise, epsilon)
-    return theory.sgd_step(a, noise, math.ceil(bound)), bound
+        bound = theory.clipped_sgd_bound(constants, noise, epsilon)
+        return theory.clipped_sgd_step(constants, noise, math.ceil(bound)), bound
+    bound = theory.sgd_bound(constants, noise, epsilon)
+    return theory.sgd_step(constants, noise, math.ceil(bound)), bound
 
 
-def _stack(steps: list[Any], cell_of: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def _common_step(
+    steps: list[Any], cell_of: np.ndarray
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """One step rule for all runs, made from the rules of their cells.
 
     Args:
@@ -209,7 +208,7 @@ def _stack(steps: list[Any], cell_of: np.ndarray) -> Callable[[np.ndarray, np.nd
     Returns:
         (gradients (n, d), numbers of their n runs) -> step sizes (n,).
     """
-    if isinstance(steps[0], float):
+    if isinstance(steps[0], float):  # fixed steps
         step_sizes = np.array(steps)[cell_of]
         return lambda gradients, rows: step_sizes[rows]
     rule_class = type(steps[0])

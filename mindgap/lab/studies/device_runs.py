@@ -60,7 +60,7 @@ def device_run(
     steps: int,
     every: int | Sequence[int],
     schedule: str = "constant",
-    autocast: torch.dtype | None = None,
+    bfloat16: bool = False,
     carried: Sequence[torch.Tensor] = (),
     kept: dict[str, Any] | None = None,
     graph: bool = True,
@@ -81,7 +81,7 @@ def device_run(
         steps, every: steps in all, and steps between two rows, or the steps after which there is a
             row, in their order.
         schedule: see :func:`~mindgap.lab.studies.training_runs.step_factor`.
-        autocast: dtype of autocast, or None for full precision.
+        bfloat16: on CUDA, train with autocast to bfloat16.
         carried: state that goes on from batch to batch (of an LSTM, a memory), on the device; it is
             zero at the start of an epoch, and checkpoints hold it.
         kept: what a study collects from row to row; checkpoints hold it, and a resumed run fills it
@@ -106,7 +106,8 @@ def device_run(
         range(whole("every", every, least=1), steps, every) if isinstance(every, int) else every
     )
     restored, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]
-    step, first_loss = restored.get("step", 0), restored.get("first", 0.0)  # 0: not known yet
+    step = restored.get("step", 0)
+    first_loss = restored.get("first", 0.0)  # of the first batch; 0: not known yet
     kept = {} if kept is None else kept
     if restored:
         kept.update(restored["kept"])
@@ -114,15 +115,15 @@ def device_run(
         optimizer.load_state_dict(restored["optimizer"])
         for tensor, value in zip(carried, restored["carried"], strict=True):
             tensor.copy_(value)
-    source = _endless(epoch, restored.get("epoch", 0), restored.get("taken", 0))
-    number, taken, batch = next(source)  # the next batch to train on, and where it stands
+    batches = _endless(epoch, restored.get("epoch", 0), restored.get("taken", 0))
+    epoch_number, taken, batch = next(batches)  # the next batch to train on, and where it stands
+    autocast = torch.bfloat16 if bfloat16 and batch[0].is_cuda else None
     gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried, graph=graph)
-    random = (
-        torch.cuda if batch[0].is_cuda else torch.random
-    )  # the generator that dropout draws from
+    # Dropout draws from the default generator of the device.
+    dropout_random = torch.cuda if batch[0].is_cuda else torch.random
     torch.manual_seed(stream_seed(trial.seed, "dropout"))
     if restored:
-        random.set_rng_state(restored["random"].cpu())
+        dropout_random.set_rng_state(restored["random"].cpu())
     if at_start and not restored:
         yield {"step": 0, **read()}
     while step < steps:
@@ -130,7 +131,7 @@ def device_run(
         length = next_row_step - step
         with trial.timed():
             # The sum of the losses is read once per row: reading it waits for the device.
-            total = torch.zeros((), device=batch[0].device)
+            loss_sum = torch.zeros((), device=batch[0].device)
             for k in range(length):
                 if taken == 1:  # the first batch of an epoch
                     for tensor in carried:
@@ -138,30 +139,32 @@ def device_run(
                 scale_rates(optimizer, rates, step_factor(schedule, step + k, steps))
                 batch_loss = gradient(*batch)
                 optimizer.step()
-                total += batch_loss
+                loss_sum += batch_loss
                 if k == 0:
-                    first_of_row = batch_loss.clone()
-                trained_on = {"epoch": number, "taken": taken}
-                number, taken, batch = next(source)
-            first_loss, mean = first_loss or float(first_of_row), float(total) / length
-        step, diverged = next_row_step, not math.isfinite(mean)
+                    row_first_loss = batch_loss.clone()
+                trained_on = {"epoch": epoch_number, "taken": taken}
+                epoch_number, taken, batch = next(batches)
+            first_loss = first_loss or float(row_first_loss)
+            mean_loss = float(loss_sum) / length
+        step, diverged = next_row_step, not math.isfinite(mean_loss)
         bound = WORST * first_loss if math.isfinite(first_loss) else WORST
-        row = bounded_losses({"train_loss": mean, **read()}, lambda _: bound)  # noqa: B023
+        row = bounded_losses({"train_loss": mean_loss, **read()}, lambda _: bound)  # noqa: B023
         trial.save(
             lambda: {
                 "step": step,  # noqa: B023
                 "first": first_loss,  # noqa: B023
                 **trained_on,  # noqa: B023
-                "random": random.get_rng_state(),
+                "random": dropout_random.get_rng_state(),
                 "model": model.state_dict(),
                 "optimizer": optimizer.state_dict(),
                 "carried": list(carried),
                 "kept": kept,
             }
         )
-        yield {"step": step, **row, **({"diverged": True} if diverged else {})}
         if diverged:
+            yield {"step": step, **row, "diverged": True}
             return
+        yield {"step": step, **row}
 
 
 def _endless(epoch: Epoch, number: int, taken: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:

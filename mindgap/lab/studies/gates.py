@@ -16,14 +16,14 @@ from mindgap.lab.studies.verdict import Parts, by_method
 from mindgap.record.schema import Run
 
 #: Loss of a bigram model on Penn Treebank's test text (10,000 words).
-BIGRAM = 5.331
+BIGRAM_LOSS = 5.331
 #: Test accuracy of ResNet20 on CIFAR-10 that SGD reaches as published (91.25 %, He et al. 2016).
-RESNET20 = 0.91
+RESNET20_ACCURACY = 0.91
 #: Nats below the frequencies of word pieces at masked places.
 LEARNT = 1.0
 
 #: Method -> the last row of each of its runs.
-Ends = Mapping[str, Sequence[Mapping[str, Any]]]
+LastRows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
@@ -36,7 +36,7 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
     * Questions: the best method answers more of them than the most frequent place does.
     * ResNet20 on CIFAR-10, on shifted images with right labels: the best method reaches 91 %.
     """
-    last_rows: Ends = {
+    last_rows: LastRows = {
         name: [run.rows[-1] for run in group if run.rows] for name, group in by_method(runs).items()
     }
     settings = runs[0].header.settings
@@ -45,17 +45,20 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
     answered, by_place = _means(last_rows, "test_exact"), _means(last_rows, "by_place")
     if answered and by_place:
         best, without_reading = max(answered.values()), max(by_place.values())
-        words, passed = f"{best:.1%} and {without_reading:.1%}", best > without_reading
-        parts.gate("more questions answered than by the most frequent place", passed, words)
+        parts.gate(
+            "more questions answered than by the most frequent place",
+            best > without_reading,
+            f"{best:.1%} and {without_reading:.1%}",
+        )
         return
     accuracies = _means(last_rows, "test_accuracy")
     as_published = settings.get("augment", True) and not settings.get("wrong_labels")
     if accuracies and settings.get("model") == "ResNet20" and as_published:
-        best = max(accuracies.values())
-        parts.gate(f"the best method reaches {RESNET20:.0%}", best >= RESNET20, f"{best:.2%}")
+        best, limit = max(accuracies.values()), RESNET20_ACCURACY
+        parts.gate(f"the best method reaches {limit:.0%}", best >= limit, f"{best:.2%}")
 
 
-def _language_gate(parts: Parts, last_rows: Ends, *, on_treebank: bool) -> bool:
+def _language_gate(parts: Parts, last_rows: LastRows, *, on_treebank: bool) -> bool:
     """Add the control of a language model or of BERT to ``parts``, where it fits.
 
     It reads losses on test text, or else on validation text.
@@ -70,11 +73,11 @@ def _language_gate(parts: Parts, last_rows: Ends, *, on_treebank: bool) -> bool:
     """
     for column in ("test_loss", "validation_loss"):
         losses = _means(last_rows, column)
-        if len(losses) < len(last_rows):
+        if len(losses) < len(last_rows):  # not every method recorded it
             continue
         if on_treebank:
             # The bigram model's loss is the same in all records that have it.
-            bigram = next(iter(_means(last_rows, "bigram_loss").values()), BIGRAM)
+            bigram = next(iter(_means(last_rows, "bigram_loss").values()), BIGRAM_LOSS)
             _all_below(parts, "every method ends below a bigram model", losses, bigram, "bigram")
             return True
         by_frequency = _means(last_rows, "by_frequency")
@@ -85,7 +88,7 @@ def _language_gate(parts: Parts, last_rows: Ends, *, on_treebank: bool) -> bool:
     return False
 
 
-def _means(last_rows: Ends, column: str) -> dict[str, float]:
+def _means(last_rows: LastRows, column: str) -> dict[str, float]:
     """Method -> mean of a column over its seeds, for methods all of whose seeds have it."""
     return {
         name: float(np.mean([row[column] for row in rows]))

@@ -6,19 +6,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindgap.lab.studies.processes import Lost, pool_of
 from mindgap.record.forms import TunedTrial
 from mindgap.record.schema import to_json
 from mindgap.record.store import naming
 
+#: Name of a setting -> its value.
 Settings = dict[str, Any]
-#: What the journal calls a value, and what computes (value, seconds it took).
-Call = tuple[str, Callable[[], tuple[float, float]]]
+
+
+class Call(NamedTuple):
+    """The value of one point with one seed, still to be computed."""
+
+    method: str
+    name: str  # of the value, in the journal
+    compute: Callable[[], tuple[float, float]]  # returns the value and the seconds it took
+
 
 #: A grid is extended at most so many times at each of its ends.
 MOST_EXTENSIONS = 4
@@ -70,11 +79,11 @@ def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> 
         ):
             if best[name] != end or extensions >= MOST_EXTENSIONS:
                 continue
-            value, is_whole = end * end / neighbour, isinstance(end, int)
-            if is_whole and value != int(value):  # whole numbers stay whole, or are not extended
+            next_value, is_whole = end * end / neighbour, isinstance(end, int)
+            if is_whole and next_value != int(next_value):  # whole numbers stay whole
                 continue
-            if value != end:
-                further.append({**best, name: int(value) if is_whole else value})
+            if next_value != end:  # rounding may leave it where it is
+                further.append({**best, name: int(next_value) if is_whole else next_value})
     return further
 
 
@@ -109,11 +118,11 @@ def grid_search(
     known = _read(journal)  # name of a value -> the value, and the seconds it took
     points = {method: grid_points(grid) for method, grid in grids.items()}
     trials_of: dict[str, list[TunedTrial]] = {method: [] for method in grids}
-    open_values: dict[str, int] = {}  # method -> values that it waits for
-    method_of: dict[str, str] = {}  # name of a value -> its method
+    asked_for: set[str] = set()  # names of the values whose calls were handed out
 
-    def next_of(method: str) -> list[Call]:
-        """The calls for the values that a method needs next; none when it is done.
+    def next_calls(method: str) -> list[Call]:
+        """Hand out the calls that a method needs next; none while it waits for values, or at its
+        end.
 
         Points of which all values are known become trials, and points beyond them are laid out.
         """
@@ -123,11 +132,11 @@ def grid_search(
                 for point in todo
                 for seed in seeds
             }
-            missing: list[Call] = [(key, call) for key, call in calls.items() if key not in known]
+            missing = [key for key in calls if key not in known]
             if missing:
-                open_values[method] = len(missing)
-                method_of.update((key, method) for key, _ in missing)
-                return missing
+                new = [Call(method, key, calls[key]) for key in missing if key not in asked_for]
+                asked_for.update(missing)
+                return new
             for point in todo:
                 values, seconds = zip(*(known[name(method, point, seed)] for seed in seeds))
                 trials_of[method].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
@@ -137,45 +146,43 @@ def grid_search(
 
     with journal.open("a") as file:
 
-        def keep(key: str, result: tuple[float, float]) -> list[Call]:
-            """Write a value into the journal; returns the calls that can follow now."""
-            known[key] = result
+        def keep(call: Call, result: tuple[float, float]) -> list[Call]:
+            """Write what a call returned into the journal; returns the calls that can follow."""
+            known[call.name] = result
             with naming(journal):
                 # The line break comes first: a line that was cut short before stays alone.
-                file.write("\n" + to_json([key, *result]))
+                file.write("\n" + to_json([call.name, *result]))
                 file.flush()
-            open_values[method_of[key]] -= 1
-            return [] if open_values[method_of[key]] else next_of(method_of[key])
+            return next_calls(call.method)
 
-        _compute([call for method in grids for call in next_of(method)], keep, jobs)
+        _compute([call for method in grids for call in next_calls(method)], keep, jobs)
     return trials_of
 
 
 def _compute(
-    first: Sequence[Call], keep: Callable[[str, tuple[float, float]], list[Call]], jobs: int
+    calls: list[Call], keep: Callable[[Call, tuple[float, float]], list[Call]], jobs: int
 ) -> None:
     """Carry out calls until none is left.
 
     Args:
-        first: the calls to begin with.
-        keep: (name, result) of a call -> further calls that its result allows.
+        calls: those to begin with; those that follow are appended.
+        keep: (call, its result) -> further calls that the result allows.
         jobs: in how many processes; 1: in this one.
 
     Raises:
         RuntimeError: a process died several times.
     """
-    calls = list(first)
     if jobs == 1:
-        for name, call in calls:  # the list grows meanwhile
-            calls += keep(name, call())
+        for call in calls:  # the list grows meanwhile
+            calls += keep(call, call.compute())
         return
-    with pool_of([call for _, call in calls], jobs) as pool:
-        for place, result in pool:
+    with pool_of([call.compute for call in calls], jobs) as pool:
+        for number, result in pool:
             if isinstance(result, Lost):
                 raise RuntimeError(f"a point of the grid: {result.reason}")
-            further = keep(calls[place][0], result)
+            further = keep(calls[number], result)
             calls += further
-            pool.add([call for _, call in further])
+            pool.add([call.compute for call in further])
 
 
 def _read(journal: Path) -> dict[str, tuple[float, float]]:
@@ -185,9 +192,7 @@ def _read(journal: Path) -> dict[str, tuple[float, float]]:
     """
     known = {}
     for line in journal.read_text().splitlines() if journal.exists() else []:
-        try:
-            key, value, seconds = json.loads(line)
-            known[str(key)] = float(value), float(seconds)
-        except (ValueError, TypeError):
-            continue
+        with suppress(ValueError, TypeError):
+            name, value, seconds = json.loads(line)
+            known[str(name)] = float(value), float(seconds)
     return known

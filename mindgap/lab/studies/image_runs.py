@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindgap.lab.studies.resnet_runs import resnet_run, tie
+from mindgap.lab.studies.resnet_runs import resnet_run, tie_breaker
 from mindgap.lab.studies.spec import Parts, Row, Run, Trial
 from mindgap.lab.studies.training_runs import Training, image_problem
 from mindgap.lab.studies.tuned_runs import tuned_run
@@ -48,10 +48,11 @@ SMALL_MODELS = {
 }
 
 
-def noted_accuracies(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Method -> the final test accuracies, one per seed that all methods have.
+def note_accuracies(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
+    """Add a note on each method to ``parts``: its mean final test accuracy and the chosen steps.
 
-    Notes to the verdict in ``parts`` give each method's mean and the step sizes chosen.
+    Returns:
+        Method -> its final test accuracies, one per seed that all methods have.
     """
     accuracies = finals(runs, "test_accuracy")
     for name, group in by_method(runs).items():
@@ -78,6 +79,7 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
         the parts of the data and ``validation_error``.
     """
     from mindgap.base.rng import stream_seed
+    from mindgap.lab.tasks.data.device_images import accuracy_and_loss
 
     if trial.settings.get("model") == "ResNet20":
         lr = trial["lr"] * trial["factor"]
@@ -106,31 +108,12 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
             """
             row: Row = {}
             for part in parts:
-                accuracy, loss = _score(model, problem.parts[part])
+                accuracy, loss = accuracy_and_loss(model, *problem.parts[part])
                 row |= {f"{part}_accuracy": accuracy, f"{part}_loss": loss}
-            return {
-                **row,
-                "validation_error": 1 - row["validation_accuracy"] + tie(row["validation_loss"]),
-            }
+            error = 1 - row["validation_accuracy"] + tie_breaker(row["validation_loss"])
+            return {**row, "validation_error": error}
 
         optimizer = build(lr, problem.objective.parameters)
-        order = trial.torch_generator(f"{name} {phase} order")
-        return Training(problem, optimizer, order, {}), read
+        return Training(problem, optimizer, trial.torch_generator(f"{name} {phase} order")), read
 
     yield from tuned_run(trial, start, on="validation_error")
-
-
-def _score(model: torch.nn.Module, part: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy over a part of the data (images, labels), computed on a
-    thousand samples at a time.
-    """
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    right, loss = 0.0, 0.0
-    with torch.no_grad():
-        for images, labels in zip(*(tensor.split(1000) for tensor in part), strict=True):
-            scores = model(images)
-            right += float((scores.argmax(dim=1) == labels).sum())
-            loss += float(cross_entropy(scores, labels, reduction="sum"))
-    return right / len(part[1]), loss / len(part[1])

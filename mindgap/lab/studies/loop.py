@@ -72,12 +72,12 @@ class Trial:
 
         It stands around the algorithm only; evaluation stays outside.
         """
-        start, cpu = time.perf_counter(), time.process_time()
+        clock_start, cpu_start = time.perf_counter(), time.process_time()
         try:
             yield
         finally:
-            self.cpu_seconds += time.process_time() - cpu
-            self.seconds += time.perf_counter() - start
+            self.cpu_seconds += time.process_time() - cpu_start
+            self.seconds += time.perf_counter() - clock_start
 
     def save(self, state: State) -> None:
         """Offer a checkpoint: everything the loop needs to go on after the row it yields next.
@@ -141,10 +141,8 @@ class Checkpoints:
         self.path = writer.path.with_suffix(SUFFIX)  # of the checkpoint
         #: What became of a checkpoint that could not be used, in words; empty if all was well.
         self.note = ""
-        self._writer = writer
-        self._every = every
-        self._loop = loop
-        self._last = time.monotonic()  # when the last one was written, or this object was made
+        self._writer, self._every, self._loop = writer, every, loop
+        self._last_written = time.monotonic()  # or when this object was made
 
     def restore(self, trial: Trial) -> None:
         """Set the trial to the state of its last checkpoint and the record to the row after it.
@@ -161,9 +159,8 @@ class Checkpoints:
         from mindgap.base.checkpoint import CheckpointError, read_checkpoint, set_aside
 
         try:
-            rows, seconds, cpu_seconds, state = _parts(
-                read_checkpoint(self.path, KIND, self._belongs_to)
-            )
+            content = read_checkpoint(self.path, KIND, self._belongs_to)
+            rows, seconds, cpu_seconds, state = _checked_parts(content)
         except CheckpointError as error:
             if error.reason == "other":
                 raise RecordError(f"{error}; run with --force to begin again") from error
@@ -179,7 +176,7 @@ class Checkpoints:
         The trial's offer is cleared in any case. Rows are brought to the disk before.
         """
         state = trial.take_saved()
-        if state is None or time.monotonic() - self._last < self._every:
+        if state is None or time.monotonic() - self._last_written < self._every:
             return
         from mindgap.base.checkpoint import write_checkpoint
 
@@ -191,7 +188,7 @@ class Checkpoints:
         }
         self._writer.sync()  # a checkpoint must never be ahead of the recorded rows
         write_checkpoint(self.path, KIND, content, self._belongs_to)
-        self._last = time.monotonic()
+        self._last_written = time.monotonic()
 
     @cached_property
     def _belongs_to(self) -> dict[str, str]:
@@ -207,16 +204,13 @@ class Checkpoints:
             "program": f"mindgap {__version__}",
         }
 
-    def clear(self) -> None:
-        """Delete the checkpoint of a finished run."""
-        self.path.unlink(missing_ok=True)
 
-
-def _parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
-    """Check a checkpoint's content and take it apart.
+def _checked_parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
+    """The parts of a checkpoint's content, checked.
 
     Returns:
-        After how many rows it was taken, seconds, CPU seconds, and the loop's state.
+        After how many rows it was taken; seconds and CPU seconds of the algorithm until then; and
+        the loop's state.
 
     Raises:
         CheckpointError: one of them is missing or has an impossible value.
@@ -225,11 +219,11 @@ def _parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
 
     fields = content if isinstance(content, dict) else {}
     rows, state = fields.get("rows"), fields.get("state")
-    times = [fields.get(name) for name in ("seconds", "cpu_seconds")]
+    times: list[Any] = [fields.get(name) for name in ("seconds", "cpu_seconds")]
     possible_times = all(isinstance(s, (int, float)) and 0 <= s <= LONGEST for s in times)
     # A bool is an int too, but no number of rows.
     if type(rows) is not int or rows < 0 or not isinstance(state, dict) or not possible_times:
         rule = "checkpoint must hold rows, seconds and a state, got other content"
         raise CheckpointError(rule, "damaged")
-    seconds, cpu_seconds = (float(s) for s in times if s is not None)
+    seconds, cpu_seconds = map(float, times)
     return rows, seconds, cpu_seconds, state

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.base.rng import stream_seed
-from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
-from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training, has_settled, joined
+from mindgap.lab.studies.statistics_runs import on_device, statistics_run
+from mindgap.lab.studies.training_runs import (
+    FITTED,
+    STAYS,
+    ZERO,
+    Training,
+    adam_or_sgd,
+    has_settled,
+    join_batches,
+)
 from mindgap.lab.studies.verdict import by_method
 
 if TYPE_CHECKING:
@@ -40,7 +48,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     both include ``loss``, ``noise``, ``gradient_square``, ``gradient_norm``, ``lr``, ``seconds``,
     and at some rows ``sharpness``; of images also ``accuracy``.
     """
-    return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
+    return _on_device(trial) if on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
@@ -49,7 +57,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     Their loss is the mean over the steps since the row before, as the thesis plots it (6.3). At the
     start it is that of the samples.
     """
-    run = gpu.statistics_run(trial, "never at rest")
+    run = statistics_run(trial, "never at rest")
 
     def read(number: int) -> Row:
         """The columns of row ``number``: the learning rate, at some rows also the gradient and its
@@ -79,13 +87,14 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
     problem, optimizer = _small_network(trial)
     objective, reader = problem.objective, trial.torch_generator("never at rest, floor, readings")
-    parts = trial["m"] // trial["part"]
+    number = trial["m"] // trial["part"]  # of batches per reading
 
     def read(step: int) -> Row:
         """The columns of a step's row, at step 0 on eight times as many samples; advances the
         reader.
         """
-        batches = problem.batches(reader, parts if step else 8 * parts, trial["part"])
+        # The start is read once, and every later norm is compared with it.
+        batches = problem.batches(reader, number if step else 8 * number, trial["part"])
         statistics = training_statistics(
             objective, batches, growth=False, with_sharpness=False, seed=trial.seed
         )
@@ -101,14 +110,14 @@ def _run_small(trial: Trial) -> Iterator[Row]:
         }
         if step // trial["every"] % trial["sharp_every"] == 0:
             # One graph costs less than several of as many samples.
-            one_batch = [joined(batches[:parts])]
+            one_batch = [join_batches(batches[:number])]
             row["sharpness"] = sharpness(objective, one_batch, tol=1e-2, seed=trial.seed).norm
         if trial["source"] in IMAGES:
             with torch.no_grad():
-                shares_right = [
+                accuracies = [
                     (objective.model(x).argmax(dim=1) == y).double().mean() for x, y in batches
                 ]
-            row["accuracy"] = float(torch.stack(shares_right).mean())
+            row["accuracy"] = float(torch.stack(accuracies).mean())
         return row
 
     order = trial.torch_generator("never at rest, floor, order")
@@ -121,8 +130,6 @@ def _small_network(trial: Trial) -> tuple[TrainingProblem, torch.optim.Optimizer
     """A network on augmented images with SGD, or a language model with Adam, by the setting
     ``source`` of the trial; the step size is ``lr`` times ``factor``.
     """
-    import torch
-
     from mindgap.lab.tasks import problems
 
     seed = stream_seed(trial.seed, "never at rest, floor")
@@ -130,7 +137,7 @@ def _small_network(trial: Trial) -> tuple[TrainingProblem, torch.optim.Optimizer
     if source not in IMAGES:
         sizes = {name: trial[name] for name in ("words", "width", "layers", "length")}
         problem = problems.language_model(source, **sizes, seed=seed)
-        return problem, torch.optim.Adam(problem.objective.parameters, lr=lr)
+        return problem, adam_or_sgd("adam", problem.objective.parameters, lr)
     problem = problems.augmented_network(
         source,
         width=trial["width"],
@@ -140,7 +147,7 @@ def _small_network(trial: Trial) -> tuple[TrainingProblem, torch.optim.Optimizer
         seed=seed,
     )
     parameters = problem.objective.parameters
-    return problem, torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=1e-4)
+    return problem, adam_or_sgd("sgd", parameters, lr, momentum=0.9, weight_decay=1e-4)
 
 
 def level(run: Run, column: str, start: float, end: float) -> float:
@@ -152,9 +159,9 @@ def level(run: Run, column: str, start: float, end: float) -> float:
         start, end: shares of the rows that have the column, from 0 to 1; at least one row counts.
     """
     values = run.column(column)[1:]
-    begin = min(round(start * len(values)), len(values) - 1)
-    stop = max(round(end * len(values)), begin + 1)
-    mean = float(np.mean(values[begin:stop]))
+    first = min(round(start * len(values)), len(values) - 1)
+    after_last = max(round(end * len(values)), first + 1)
+    mean = float(np.mean(values[first:after_last]))
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 
 
@@ -163,26 +170,26 @@ def late_levels(runs: Sequence[Run], column: str) -> list[float]:
     return [level(run, column, 0.75, 1.0) for run in runs]
 
 
-def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Parts:
-    """The parts that E1 and E2 share: gradient norms stay, and noise grows.
+def shared_parts(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Parts:
+    """Judge what E1 and E2 share: gradient norms stay, and noise grows.
 
     The whole verdict is inconclusive where the loss of a method has not settled, or where its
     network knows the share ``FITTED`` of its images or more.
 
     Args:
         runs: of all methods.
-        schedule: the method whose noise must grow.
+        schedule: name of the method whose noise must grow.
         periods: method -> periods of constant step, each of which must settle; else one.
     """
     parts = Parts()
     for name, group in by_method(runs).items():
-        mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)  # (rows - 1,)
+        # Without the row of the start.
+        mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)
         settled = all(map(has_settled, np.array_split(mean_loss, periods.get(name, 1))))
         if not settled:
             parts.decide_nothing(f"{name}: the loss has not settled")
-        accuracy = max(
-            late_levels([run for run in group if run.column("accuracy")], "accuracy"), default=0.0
-        )
+        with_accuracy = [run for run in group if run.column("accuracy")]
+        accuracy = max(late_levels(with_accuracy, "accuracy"), default=0.0)
         if accuracy >= FITTED:
             parts.decide_nothing(f"{name}: the network over-fits")
         _judge_norm(parts, name, group, {"settled": settled, "accuracy": accuracy})
@@ -193,10 +200,10 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
 
 
 def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str, Any]) -> None:
-    """Add a part: late gradient norms of a method are a tenth (``STAYS``) of those at the start or
-    more, in every run.
+    """Add a part: in every run of a method the late gradient norm is at least a tenth (``STAYS``)
+    of that at the start.
 
-    It is refuted where in the median they are a hundredth (``ZERO``) or less.
+    It is refuted where the median of these shares is a hundredth (``ZERO``) or less.
 
     Args:
         parts: of the verdict.
@@ -205,10 +212,8 @@ def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str
         numbers: further numbers that the verdict keeps beside.
     """
     late_norms = late_levels(group, "gradient_square")
-    shares = [  # of the norm at the start
-        late_norm / max(run.column("gradient_norm")[0], 1e-12)
-        for run, late_norm in zip(group, late_norms)
-    ]
+    start_norms = [max(run.column("gradient_norm")[0], 1e-12) for run in group]
+    shares = [late / start for late, start in zip(late_norms, start_norms)]
     loss, norm = float(np.median(late_levels(group, "loss"))), float(np.median(late_norms))
     part = f"{name}: the gradient norm stays"
     parts.add(

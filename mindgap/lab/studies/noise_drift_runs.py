@@ -15,18 +15,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.base.rng import stream_seed, torch_stream
-from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.noise_runs import (
     NO_POWER_LAW,
+    answer_number,
     device_network,
     histogram_rows,
     noise_at_start,
     noise_on_device,
     noise_side_by_side,
-    number,
 )
 from mindgap.lab.studies.spec import Figure, Row, Trial
-from mindgap.lab.studies.training_runs import SMALL_TEXT, Training, image_problem, text_problem
+from mindgap.lab.studies.training_runs import (
+    SMALL_TEXT,
+    Training,
+    adam_or_sgd,
+    image_problem,
+    text_problem,
+)
 from mindgap.measure.probes.tails import tail_index
 
 if TYPE_CHECKING:
@@ -52,9 +57,10 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.shape import shape_distance
 
     restored = trial.restored
-    run, sample, start = _on_device(trial) if "device" in trial.settings else _on_cpu(trial)
+    run, sample_now, sample_at_start = _set_up(trial)
     steps_done = run.restore(restored)
-    start_norms = np.array(restored["first"] if restored else start().norms)  # (minibatches,)
+    # (minibatches,)
+    start_norms = np.array(restored["first"] if restored else sample_at_start().norms)
     norms = np.array(restored.get("earlier", start_norms))  # of the moment before
     recorded = restored.get("moments", 0)  # how many moments have their row
     for moment, step in enumerate([0, *trial["moments"]]):
@@ -64,8 +70,9 @@ def loop(trial: Trial) -> Iterator[Row]:
         if moment >= recorded:
             for _ in range(steps_done, step):
                 run.step(trial)
-            steps_done, noise = step, sample()
+            steps_done, noise = step, sample_now()
             from_start = shape_distance(start_norms, noise, seed=trial.seed)
+            # There is no moment before the first.
             from_before = shape_distance(norms, noise, seed=trial.seed) if moment else from_start
             tail, norms = tail_index(noise, seed=trial.seed), noise.norms
             trial.save(
@@ -90,7 +97,7 @@ def loop(trial: Trial) -> Iterator[Row]:
                 "index": min(tail.index, NO_POWER_LAW),
                 "index_low": min(tail.interval[0], NO_POWER_LAW),
                 "index_high": min(tail.interval[1], NO_POWER_LAW),
-                "heavier": number(tail.heavier),
+                "heavier": answer_number(tail.heavier),
             }
             if trial.settings.get("published"):
                 row |= _published_estimate(trial, run, noise, step)
@@ -105,7 +112,7 @@ def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) ->
     Args:
         trial: names the random streams; ``batch`` is the size of a minibatch.
         run: the network in training.
-        sampled: the noise of many minibatches at this moment.
+        sampled: the noise of many minibatches at this moment (a sample with ``norms``).
         step: the moment.
 
     Returns:
@@ -126,89 +133,69 @@ def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) ->
 
     def gradient() -> torch.Tensor:
         """The gradient of the next minibatch of the stream, as one vector in float64."""
-        gradients = torch.autograd.grad(
-            problem.objective.value(problem.draw(stream, trial["batch"])), parameters
-        )
+        loss = problem.objective.value(problem.draw(stream, trial["batch"]))
+        gradients = torch.autograd.grad(loss, parameters)
         return torch.cat([part.flatten() for part in gradients]).double()
 
+    # Of one minibatch, around the mean gradient of others.
     noise = gradient() - sum(gradient() for _ in range(OTHERS)) / OTHERS
     order = torch.randperm(len(noise), generator=trial.torch_generator("h16 order"))
     shuffled = noise[order.to(noise.device)]
-    values = shuffled[shuffled != 0].cpu().numpy()[:MOST]
-    return {**row, "within": published_block_sum_index(values)}
+    coordinates = shuffled[shuffled != 0].cpu().numpy()[:MOST]
+    return {**row, "within": published_block_sum_index(coordinates)}
 
 
-#: A network in training, what samples its noise where it stands, and what samples (or reads from
-#: the cache) its noise at the start; both return a sample with ``norms``.
-_Run = tuple[Training, Callable[[], Any], Callable[[], Any]]
+def _set_up(trial: Trial) -> tuple[Training, Callable[[], Any], Callable[[], Any]]:
+    """A network in training, and what samples its noise.
 
-
-def _on_cpu(trial: Trial) -> _Run:
-    """The run of small scales, in which the noise at the start is sampled like any other.
-
-    Its twin :func:`_on_device` differs in the networks and in reading that sample from the cache.
+    With the setting ``device`` (scale gpu) it is BERT for the ``model`` "transformer", else the
+    setting ``network``, and processes of one machine share the noise at its start. Without it the
+    network is small, and the noise at its start is sampled like any other.
 
     Returns:
-        The training, and twice what samples its noise where the network stands.
+        The training; what samples the noise where the network stands; and what samples the noise
+        at the start, or reads it from the cache. Both return a sample with ``norms``.
     """
-    build = text_problem if trial["model"] == "transformer" else image_problem
-    problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
-    reader = trial.torch_generator("h2 readings")
-
-    def sample() -> Any:
-        batches = problem.batches(reader, trial["minibatches"], trial["batch"])
-        return noise_side_by_side(problem.objective, batches)
-
-    run = Training(
-        problem, _optimizer(trial, problem), trial.torch_generator("h2 order"), {"reader": reader}
-    )
-    return run, sample, sample
-
-
-def _on_device(trial: Trial) -> _Run:
-    """The run of scale gpu, in which processes share the noise at the start (see :func:`_on_cpu`).
-
-    The network is BERT for the ``model`` "transformer", else the setting ``network``.
-
-    Returns:
-        The training, what samples its noise where the network stands, and what returns the noise at
-        the start.
-    """
-    network = (
-        "bert" if trial["model"] == "transformer" else trial.settings.get("network", "resnet20")
-    )
-    problem = device_network(trial, network)
+    on_text, on_device = trial["model"] == "transformer", "device" in trial.settings
+    network = "bert" if on_text else trial.settings.get("network", "resnet20")
+    if on_device:
+        problem = device_network(trial, network)
+    else:
+        build: Callable[..., TrainingProblem] = text_problem if on_text else image_problem
+        problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
     reader, order = (
-        torch_stream(trial.seed, f"h2 {name}", device=device_of(trial))
+        torch_stream(trial.seed, f"h2 {name}", device=trial.settings.get("device", "cpu"))
         for name in ("readings", "order")
     )
-    run = Training(problem, _optimizer(trial, problem), order, {"reader": reader})
-    drawn_early: list[Any] = []
+    # As in the papers: Adam for the transformer, SGD with momentum for the image network.
+    optimizer = adam_or_sgd(
+        "adam" if on_text else "sgd", problem.objective.parameters, trial["lr"], momentum=0.9
+    )
+    run = Training(problem, optimizer, order, {"reader": reader})
+    if not on_device:
 
-    def sample() -> Any:
-        """The noise where the network stands; the first time the sample that :func:`start` drew."""
+        def sample_small() -> Any:
+            """The noise on fresh minibatches, where the network stands."""
+            batches = problem.batches(reader, trial["minibatches"], trial["batch"])
+            return noise_side_by_side(problem.objective, batches)
+
+        return run, sample_small, sample_small
+    drawn_early: list[Any] = []  # at most one sample, of the network at its start
+
+    def sample_now() -> Any:
+        """The noise where the network stands; the first time that of :func:`sample_at_start`."""
         return drawn_early.pop() if drawn_early else noise_on_device(trial, problem, reader)
 
-    def start() -> Any:
+    def sample_at_start() -> Any:
         """The noise at the start, from the cache of this machine.
 
-        The first sample of this run is drawn before and kept for :func:`sample`, because another
-        process may be measuring the shared one meanwhile.
+        The first sample of this run is drawn before and kept for :func:`sample_now`, because
+        another process may be measuring the shared one meanwhile.
         """
-        drawn_early.append(sample())
+        drawn_early.append(sample_now())
         return noise_at_start(trial, network)
 
-    return run, sample, start
-
-
-def _optimizer(trial: Trial, problem: TrainingProblem) -> torch.optim.Optimizer:
-    """Adam for the transformer, SGD with momentum for the image network, as in the papers."""
-    import torch
-
-    parameters = problem.objective.parameters
-    if trial["model"] == "transformer":
-        return torch.optim.Adam(parameters, lr=trial["lr"])
-    return torch.optim.SGD(parameters, trial["lr"], momentum=0.9)
+    return run, sample_now, sample_at_start
 
 
 QUICK = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from mindgap.base.check import one_of
 from mindgap.base.rng import stream_seed, torch_stream
-from mindgap.lab.studies.bilevel_runs import kept_vector
+from mindgap.lab.studies.bilevel_runs import vector_text
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.studies.training_runs import Training, step_factor
@@ -118,7 +118,7 @@ def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
         ``variance`` over that of the whole sample, in the order of drawing and in the median over
         shuffles. Then, per estimator, the tail index with its interval and what Gaussian samples
         give (``null``); an index is at most :data:`NO_POWER_LAW`. Last a row with what is judged
-        and all norms over their median (as text, see :func:`kept_vector`).
+        and all norms over their median (as text, see :func:`vector_text`).
     """
     from mindgap.measure.probes.tails import tail_table
     from mindgap.measure.probes.variance import variance_growth
@@ -146,13 +146,13 @@ def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
             "null_middle": null_middle,
             "null_high": null_high,
             "p_value": tail.p_value,
-            f"{tail.method}_heavier": number(tail.heavier),
+            f"{tail.method}_heavier": answer_number(tail.heavier),
             f"{tail.method}_index": index,
             "answer": tail.answer,
         }
     yield {
-        "norms": kept_vector(norms / np.median(norms)),
-        "settles": number(growth.settles),
+        "norms": vector_text(norms / np.median(norms)),
+        "settles": answer_number(growth.settles),
         "exponent": growth.exponent,
         "exponent_low": growth.interval[0],
         "exponent_high": growth.interval[1],
@@ -208,7 +208,7 @@ def noise_side_by_side(
     from mindgap.measure.gradients import samples_in
     from mindgap.measure.probes.noise import NoiseSample, noise_sample
 
-    # Parameter tensor i ends before place ``ends[i]`` of all parameters in one row.
+    # In the row of all parameters, tensor i ends before place ``ends[i]``.
     ends = torch.tensor([p.numel() for p in objective.parameters]).cumsum(0)
     if len(batches) * int(ends[-1]) > MOST_BYTES // 4:  # 4 bytes per float32
         return noise_sample(objective, batches, seed=seed, projections=0, coordinates=coordinates)
@@ -216,6 +216,7 @@ def noise_side_by_side(
     side_by_side, pieces, losses = SideBySide(objective), [], []
     for start in range(0, len(batches), GROUP):
         group = batches[start : start + GROUP]
+        # A batch is a tensor, or a tuple of tensors such as (images, labels).
         stacked = (
             torch.stack(list(group))
             if torch.is_tensor(group[0])
@@ -225,22 +226,19 @@ def noise_side_by_side(
         pieces.append(torch.cat([g.flatten(1) for g in gradients], dim=1))  # (minibatch, parameter)
         losses.append(group_losses)
     mean = torch.stack([piece.double().sum(dim=0) for piece in pieces]).sum(dim=0) / len(batches)
-    chosen = (
-        torch.randperm(int(ends[-1]), generator=torch_stream(seed, "coordinates"))[:coordinates]
-        .sort()
-        .values
-    )
-    readings = []  # of each piece: norms, products with the mean, chosen coordinates
+    order = torch.randperm(int(ends[-1]), generator=torch_stream(seed, "coordinates"))
+    followed = order[:coordinates].sort().values
+    readings = []  # of each piece: norms, products with the mean, followed coordinates
     for piece in pieces:
         noise = piece.double() - mean
-        readings.append((noise.norm(dim=1), noise @ mean, noise[:, chosen].float()))
-    norms, dots, picked = (torch.cat(parts).numpy() for parts in zip(*readings))
+        readings.append((noise.norm(dim=1), noise @ mean, noise[:, followed].float()))
+    norms, dots, followed_noise = (torch.cat(parts).numpy() for parts in zip(*readings))
     return NoiseSample(
         norms,
         dots,
         projections=np.zeros((len(norms), 0), np.float32),
-        coordinates=picked,
-        coordinate_layer=torch.searchsorted(ends, chosen, right=True).numpy(),
+        coordinates=followed_noise,
+        coordinate_layer=torch.searchsorted(ends, followed, right=True).numpy(),
         layer_norms=None,
         mean_norm=float(mean.norm()),
         batch_size=samples_in(batches[0]),
@@ -249,21 +247,21 @@ def noise_side_by_side(
     )
 
 
-def number(answer: bool | None) -> float:
-    """Yes 1, no 0, cannot tell 1/2.
+def answer_number(answer: bool | None) -> float:
+    """An answer as a number: yes (True) 1, no (False) 0, cannot tell (None) 1/2.
 
     Example:
-        >>> number(True), number(False), number(None)
+        >>> answer_number(True), answer_number(False), answer_number(None)
         (1.0, 0.0, 0.5)
     """
     return 0.5 if answer is None else float(answer)
 
 
-def word(answer: float) -> str:
-    """The answer that :func:`number` wrote, in words.
+def answer_word(answer: float) -> str:
+    """The answer that :func:`answer_number` wrote, in words.
 
     Example:
-        >>> word(1.0), word(0.0), word(0.5)
+        >>> answer_word(1.0), answer_word(0.0), answer_word(0.5)
         ('yes', 'no', 'cannot tell')
     """
     return {1.0: "yes", 0.0: "no"}.get(answer, "cannot tell")
@@ -449,7 +447,7 @@ def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
         steps, text_sizes = trial["train_steps"], ("words", "length", "held_out")
         torch.manual_seed(stream_seed(trial.seed, "dropout in training"))
         order = torch_stream(trial.seed, "training of BERT", device=device)
-        run = Training(problem, optimizer, order, {})
+        run = Training(problem, optimizer, order)
         for step in range(steps):
             run.step(trial, step_factor("linear", step, steps))
         text = masked_text(device, **{name: trial[name] for name in text_sizes}, reviews=False)

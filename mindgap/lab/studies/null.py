@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,13 +46,13 @@ def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None) -> d
         ``holds``, ``does not hold`` and ``draws``; empty where there is one method only. A
         statement about each method by itself (a bound) stays true where all are equal.
     """
-    groups, number = by_method(runs), study.null_draws if draws is None else draws
-    if len(groups) < 2 or not number:
+    groups, draws = by_method(runs), study.null_draws if draws is None else draws
+    if len(groups) < 2 or not draws:
         return {}
     rng = numpy_stream(0, f"null {study.name}")
     verdicts: list[str] = []
-    for _ in range(3 * number):  # a draw may give no verdict
-        if len(verdicts) == number:
+    for _ in range(3 * draws):  # a draw may give no verdict
+        if len(verdicts) == draws:
             break
         pool = groups[list(groups)[rng.integers(len(groups))]]  # the runs of one method
         spreads = _spreads(pool)
@@ -59,26 +60,32 @@ def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None) -> d
             replace(run, rows=_shift_rows(pool[rng.integers(len(pool))].rows, spreads, rng))
             for run in runs
         ]
-        try:
+        # A rule may need what only some methods record.
+        with suppress(KeyError, IndexError, RuleError):
             verdicts.append(study.verdict(resampled).verdict)
-        except (KeyError, IndexError, RuleError):  # a rule may need what only some methods record
-            continue
     if not verdicts:
         return {}
     return {
-        verdict: verdicts.count(verdict) / len(verdicts) for verdict in ("holds", "does not hold")
-    } | {"draws": len(verdicts)}
+        "holds": verdicts.count("holds") / len(verdicts),
+        "does not hold": verdicts.count("does not hold") / len(verdicts),
+        "draws": len(verdicts),
+    }
 
 
-def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
-    """How far the runs of one method differ in each column, at its last value.
+class _Spread(NamedTuple):
+    """How the last values of a column are spread over the runs of one method."""
 
-    Left out are columns of no floats, those of :data:`FIXED`, and those with values that are not
-    finite, missing in a run, or equal in all runs.
+    mean: float
+    deviation: float  # standard deviation between the runs
+    of_logs: bool  # mean and deviation are those of the logarithms
 
-    Returns:
-        Column -> mean over the runs, standard deviation between them, and whether both are of
-        logarithms (where all values of the column are positive).
+
+def _spreads(pool: Sequence[Run]) -> dict[str, _Spread]:
+    """Column -> how its last values are spread over the runs of one method.
+
+    Logarithms are taken where all values of a column are positive. Left out are columns of no
+    floats, those of :data:`FIXED`, and those with values that are not finite, missing in a run, or
+    equal in all runs.
     """
     spreads = {}
     rows = [row for run in pool for row in run.rows]
@@ -89,16 +96,16 @@ def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
         if not all(columns) or not np.isfinite(np.concatenate(columns)).all():
             continue
         positive = min(map(min, columns)) > 0
-        ends = (float(column[-1]) for column in columns)
-        last = np.array([math.log(end) if positive else end for end in ends])
-        if len(last) > 1 and last.std(ddof=1) > 0:
-            spreads[name] = float(last.mean()), float(last.std(ddof=1)), positive
+        last_values = (float(column[-1]) for column in columns)
+        ends = np.array([math.log(value) if positive else value for value in last_values])
+        if len(ends) > 1 and ends.std(ddof=1) > 0:
+            spreads[name] = _Spread(float(ends.mean()), float(ends.std(ddof=1)), positive)
     return spreads
 
 
 def _shift_rows(
-    rows: Any, spreads: dict[str, tuple[float, float, bool]], rng: np.random.Generator
-) -> tuple[Any, ...]:
+    rows: Sequence[Mapping[str, Any]], spreads: Mapping[str, _Spread], rng: np.random.Generator
+) -> tuple[dict[str, Any], ...]:
     """The rows of one run, with its columns moved at random as in a smoothed bootstrap.
 
     Each column is moved by a Gaussian shift of :data:`WIDTH` spreads, the same in all rows, and
@@ -106,11 +113,11 @@ def _shift_rows(
 
     Args:
         rows: of the run.
-        spreads: see :func:`_spreads`; where its last item is True the logarithm is moved.
+        spreads: column -> its spread between runs; a spread of logarithms moves the logarithm.
         rng: of the shifts; it is advanced.
     """
     shifts = {
-        name: WIDTH * spread * rng.standard_normal() for name, (_, spread, _) in spreads.items()
+        name: WIDTH * spread.deviation * rng.standard_normal() for name, spread in spreads.items()
     }
     shrink = 1 / math.sqrt(1 + WIDTH**2)
 
@@ -118,8 +125,8 @@ def _shift_rows(
         """The value, moved by the shift of its column if it is a float and its column moves."""
         if name not in shifts or not isinstance(value, float):
             return value
-        mean, _, positive = spreads[name]
-        if positive:
+        mean, _, of_logs = spreads[name]
+        if of_logs:
             return math.exp(mean + (math.log(value) - mean + shifts[name]) * shrink)
         return mean + (value - mean + shifts[name]) * shrink
 

@@ -9,7 +9,7 @@ claim is true at the paper's effect, and how often it says *holds* there: its po
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -96,6 +96,7 @@ class Design:
         Returns:
             Whether it says *holds*, and whether *does not hold*, two arrays of shape (studies,).
         """
+        # All of shape (studies, parts).
         seeds, mean = differences.shape[2], differences.mean(2)
         standard_error = differences.std(2, ddof=1) / np.sqrt(seeds)
         half_width = student_quantile(0.95, seeds - 1) * standard_error
@@ -106,11 +107,12 @@ class Design:
             corrected_high = mean + corrected_quantile * standard_error
             refuted = ((corrected_high < 0) & (mean <= -self.smallest)).any(1)
             holds = ((low > 0) & (mean >= self.smallest)).all(1)
-            enough = seeds >= LEAST_SEEDS
-            return holds & ~refuted & enough, refuted & enough
+            enough_seeds = seeds >= LEAST_SEEDS
+            return holds & ~refuted & enough_seeds, refuted & enough_seeds
         if self.kind == "equivalent":
-            refuted = ((low > self.margin) | (high < -self.margin)).any(1)
-            return ((low > -self.margin) & (high < self.margin)).all(1), refuted
+            inside = (low > -self.margin) & (high < self.margin)
+            outside = (low > self.margin) | (high < -self.margin)
+            return inside.all(1), outside.any(1)
         return (low > 0).all(1), (high < 0).any(1)
 
 
@@ -142,15 +144,22 @@ class AnswerDesign(Design):
             yes_rate, no_rate = self.yes_if_true, self.no_if_true
         else:
             yes_rate, no_rate = self.yes_if_false, self.no_if_false
-        random = generator.random((studies, self.parts, seeds))
-        answers: Array = np.select([random < yes_rate, random >= 1 - no_rate], [1.0, 0.0], 0.5)
+        uniform = generator.random((studies, self.parts, seeds))
+        answers: Array = np.select([uniform < yes_rate, uniform >= 1 - no_rate], [1.0, 0.0], 0.5)
         return answers
 
     def decide(self, answers: Array) -> tuple[Array, Array]:
-        """What the rule says of many studies at once, as :meth:`Design.decide`; ``answers`` have
-        shape (studies, parts, seeds).
+        """What the rule says of many studies at once.
+
+        It holds where the median answer of every part is yes, and not where one of them is no.
+
+        Args:
+            answers: (studies, parts, seeds), as from :meth:`draws`.
+
+        Returns:
+            Whether it says *holds*, and whether *does not hold*, two arrays of shape (studies,).
         """
-        medians = np.median(answers, axis=2)
+        medians = np.median(answers, axis=2)  # (studies, parts)
         return (medians == 1.0).all(1), (medians == 0.0).any(1)
 
 
@@ -210,18 +219,13 @@ def rates(design: Design, seeds: int, draws: int = 4000) -> Rates:
         design.draws(design.paper, seeds, draws, generator)
     )
     return Rates(
-        float(holds_if_false.mean()),
-        float(refuted_if_true.mean()),
-        float(holds_if_true.mean()),
-        seeds,
-        design.false,
-        design.paper,
-        design.deviation,
-        design.unit,
-        design.source,
+        holds_if_false=float(holds_if_false.mean()),
+        does_not_hold_if_true=float(refuted_if_true.mean()),
+        power=float(holds_if_true.mean()),
+        seeds=seeds,
+        false=design.false,
+        paper=design.paper,
+        deviation=design.deviation,
+        unit=design.unit,
+        source=design.source,
     )
-
-
-def as_numbers(rates: Rates) -> dict[str, Any]:
-    """The three numbers as a verdict keeps them, with the sentence."""
-    return {**asdict(rates), "words": rates.words}

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 #: How often a call is tried whose worker dies.
 ATTEMPTS = 3
@@ -42,6 +42,7 @@ class Worker:
     """
 
     def __init__(self) -> None:
+        # The worker imports what the driver does, from the same folders.
         python_path = os.pathsep.join(folder for folder in sys.path if folder)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mindgap.lab.studies.processes"],
@@ -64,16 +65,15 @@ class Worker:
         """
         limit_passed = threading.Event()
 
-        def kill_late() -> None:
+        def kill_at_limit() -> None:
             limit_passed.set()
             self.kill()
 
-        timer = threading.Timer(limit or threading.TIMEOUT_MAX, kill_late)
+        timer = threading.Timer(limit or threading.TIMEOUT_MAX, kill_at_limit)
         timer.daemon = True
         timer.start()
-        calls, answers = self._process.stdin, self._process.stdout
-        assert calls is not None
-        assert answers is not None
+        calls = cast("BinaryIO", self._process.stdin)
+        answers = cast("BinaryIO", self._process.stdout)
         try:
             calls.write(len(call).to_bytes(8, "big") + call)
             calls.flush()
@@ -117,7 +117,7 @@ class Pool:
         self._todo: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         # (number of the call, what ``_attempt`` returned)
         self._ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self._added = self._read = 0  # calls added, results read
+        self._added = self._read = 0  # calls added and results handed out so far
         self._workers: dict[int, Worker] = {}  # place -> worker
         self._threads: list[threading.Thread] = []
         self.add(calls)
@@ -130,8 +130,9 @@ class Pool:
             self._todo.put((self._added, dumps(call)))
             self._added += 1
         for place in range(len(self._threads), min(self._jobs, self._added)):
-            self._threads.append(threading.Thread(target=self._serve, args=(place,), daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=self._serve, args=(place,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def complete(self) -> None:
         """No call will be added: a worker that finds nothing more to do ends."""
@@ -160,7 +161,7 @@ class Pool:
             if place not in self._workers:
                 self._workers[place] = Worker()
             result = self._workers[place].run(call, self._limit)
-            if not isinstance(result, tuple):
+            if not isinstance(result, tuple):  # the worker is gone
                 self._workers.pop(place).close()
             if result is not None or self.stopped:
                 return result or Lost("it was called off")
@@ -174,7 +175,7 @@ class Pool:
         while self._read < self._added:
             number, result = self._ends.get()
             self._read += 1
-            if isinstance(result, tuple):
+            if isinstance(result, tuple):  # of a worker that answered
                 succeeded, result = result
                 if not succeeded:
                     raise result
@@ -277,8 +278,8 @@ def main() -> None:
         try:
             data = dumps(answer)
         except Exception:
-            words = f"a call gave {answer[1]!r}, which cannot be sent to the driver"
-            data = dumps((False, RuntimeError(words)))
+            problem = f"a call gave {answer[1]!r}, which cannot be sent to the driver"
+            data = dumps((False, RuntimeError(problem)))
         answers.write(data)
         answers.flush()
 

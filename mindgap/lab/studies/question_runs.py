@@ -26,25 +26,25 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """One fine-tuning of BERT with the step size ``middle`` times ``factor``.
+    """The rows of one fine-tuning of BERT with the step size ``middle`` times ``factor``.
 
     Its encoder is that of study H4: pre-trained by Adam with seed 0, and kept in the cache. The
     settings that begin with ``pre_`` are those of the pre-training.
     """
-    layers, lr = trial["layers"], trial["middle"] * trial["factor"]
-    sizes = {name: trial[name] for name in bert_runs.BERT} | {
-        name: trial[f"pre_{name}"] for name in ("steps", "batch")
+    layers, lr, pre_lr = trial["layers"], trial["middle"] * trial["factor"], trial["pre_lr"]
+    pre_training = {
+        **bert_runs.PRE_TRAINING,
+        **{name: trial[name] for name in bert_runs.BERT},
+        "steps": trial["pre_steps"],
+        "batch": trial["pre_batch"],
+        "every": trial["pre_steps"],
+        "held_out": trial["held_out"],
     }
-    pre_training = Trial(
-        "Adam",
-        0,
-        {**bert_runs.PRE_TRAINING, **sizes, "every": sizes["steps"], "held_out": trial["held_out"]},
-    )
-    encoder = bert_runs.pre_trained(
-        pre_training,
+    encoder = bert_runs.pre_trained_encoder(
+        Trial("Adam", 0, pre_training),
         layers,
-        lambda parameters: optimizer_of("adam", trial["pre_lr"], parameters, tau=1.0),
-        f"h4, BERT, step {trial['pre_lr']:g}",
+        lambda parameters: optimizer_of("adam", pre_lr, parameters, tau=1.0),
+        f"h4, BERT, step {pre_lr:g}",
     )
     for row in bert_runs.question_run(
         trial,
@@ -70,12 +70,6 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
     )
 
     text, longest = SOURCES[trial["source"]]  # and the words of the longest answer
-    sizes = (  # words, width, layers and length of a sequence, for :func:`pre_trained`
-        trial["words"],
-        trial["width"],
-        trial["layers"],
-        trial["question"] + 1 + trial["passage"],
-    )
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
         """A fresh training with step size ``lr``, and what reads its exact matches and F1.
@@ -83,18 +77,23 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
         ``phase`` is ``"tuning"``, in which validation questions alone are read, or ``"run"``.
         """
         seed = stream_seed(trial.seed, f"h5 {phase}")
+        network_sizes = {name: trial[name] for name in ("words", "width", "layers")}
+        weights = pre_trained_weights(
+            text,
+            **network_sizes,
+            length=trial["question"] + 1 + trial["passage"],
+            steps=trial["pre_steps"],
+            batch=trial["batch"],
+            seed=seed,
+        )
         problem = question_answering(
             trial["source"],
-            words=trial["words"],
-            width=trial["width"],
-            layers=trial["layers"],
+            **network_sizes,
             question=trial["question"],
             passage=trial["passage"],
             held_out=trial["held_out"],
             seed=seed,
-            start=pre_trained(
-                text, *sizes, steps=trial["pre_steps"], batch=trial["batch"], seed=seed
-            ),
+            start=weights,
         )
         optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=1.0)
         _, places = problem.draw(torch.Generator().manual_seed(0), 2000)
@@ -119,13 +118,13 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
                 row["by_place"] = exact_and_f1(frequent, answers)[0]
             return row
 
-        return Training(problem, optimizer, trial.torch_generator(f"h5 {phase} order"), {}), read
+        return Training(problem, optimizer, trial.torch_generator(f"h5 {phase} order")), read
 
     yield from tuned_run(trial, start, on="validation_miss")
 
 
 @lru_cache(maxsize=16)
-def pre_trained(
+def pre_trained_weights(
     text: str,
     words: int,
     width: int,
@@ -157,7 +156,7 @@ def pre_trained(
         text, words=words, width=width, layers=layers, length=length, seed=seed
     )
     optimizer = torch.optim.Adam(problem.objective.parameters, lr=PRE_STEP)
-    run = Training(problem, optimizer, torch_stream(seed, "pre-training"), {})
+    run = Training(problem, optimizer, torch_stream(seed, "pre-training"))
     for step in range(steps):
         run.advance(batch, step_factor("linear", step, steps))
     return problem.objective.model.state_dict()

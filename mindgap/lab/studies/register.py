@@ -17,7 +17,7 @@ from mindgap.record.store import REGISTERED_FILE
 
 
 def register(study: Study, scale: str, out: Path) -> Registration:
-    """Write ``registered.json`` into the folder of records of a study.
+    """Write ``registered.json`` into the folder of records of a study; returns what it holds.
 
     Args:
         study: what will run.
@@ -27,9 +27,9 @@ def register(study: Study, scale: str, out: Path) -> Registration:
     Raises:
         RuleError: unknown scale.
     """
-    content, power = study.registered_content(scale), study.power(scale)
+    content = study.registered_content(scale)
     registration = Registration(
-        study.name, scale, content, content_hash(content), power, versions(), now()
+        study.name, scale, content, content_hash(content), study.power(scale), versions(), now()
     )
     folder = out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 G_X, F_Y, QUERY = "x follows g_x", "y follows f_y", "J on the query"
 
-ADDED, PLAIN, DROPPED = "gradients added up", "no memory", "no implicit gradient"
+ADDED, NO_MEMORY, NO_IMPLICIT = "gradients added up", "no memory", "no implicit gradient"
 
-FAULTS = (G_X, F_Y, QUERY, ADDED, PLAIN, DROPPED)
+FAULTS = (G_X, F_Y, QUERY, ADDED, NO_MEMORY, NO_IMPLICIT)
 
 #: method -> the faults that its released code has
-OF = {
+FAULTS_OF = {
     "SLIP": (G_X, F_Y, QUERY),
     "BO-REP": (G_X, F_Y, QUERY, ADDED),
-    "SABA": (G_X, F_Y, PLAIN),
-    "StocBio": (DROPPED,),
+    "SABA": (G_X, F_Y, NO_MEMORY),
+    "StocBio": (NO_IMPLICIT,),
     "MA-SOBA": (),
 }
 
@@ -68,11 +68,11 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
         chosen["lr_y"] = 2.98 * trial["lr_y"]
     if QUERY in faults and trial["key"] == "slip":
         chosen["samples"] = "as released"
-    if PLAIN in faults:
+    if NO_MEMORY in faults:
         chosen["key"] = "soba"
     method = representation_runs.representation_method(trial, **chosen)
     settings = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
-    if PLAIN in faults:  # SOBA's steps decay by default, SABA's do not
+    if NO_MEMORY in faults:  # SOBA's steps decay by default, SABA's do not
         settings |= {name: Constant(settings[name]) for name in ("lr_x", "lr_y", "lr_z")}
         if ALL in faults:  # without its memory SABA has the fault J on the query too
             faults = faults | {QUERY}
@@ -82,17 +82,19 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
         trial is cleared.
         """
         self.check_problem(problem)
-        derivatives = released_oracle(problem, task, faults, first=trial["key"] == "slip")
+        upper_first = trial["key"] == "slip"
+        derivatives = released_oracle(problem, task, faults, upper_first=upper_first)
         try_problem(derivatives, seed, second_order=self.second_order, needs_x=not self.resets)
-        derivatives.query = derivatives.last = derivatives.before = None
+        derivatives.query = derivatives.f_y = derivatives.earlier_f_y = None
         return derivatives
 
-    return type(f"{type(method).__name__}AsReleased", (type(method),), {"oracle": oracle})(
-        **settings
-    )
+    name = f"{type(method).__name__}AsReleased"
+    return type(name, (type(method),), {"oracle": oracle})(**settings)
 
 
-def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], first: bool) -> Any:
+def released_oracle(
+    problem: Any, task: HyperRepresentation, faults: set[str], *, upper_first: bool
+) -> Any:
     """The derivatives of a problem, with some of the faults.
 
     They are for eager runs, because they remember the query batch of the iteration before.
@@ -101,8 +103,8 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
         problem: of the task.
         task: its losses.
         faults: some of :data:`FAULTS`.
-        first: whether a method asks for f_y before the g_y of the same iteration, as SLIP does. The
-            f_y of the iteration before is then the last but one that was asked for.
+        upper_first: whether the method asks for f_y before the g_y of the same iteration, as SLIP
+            does. The f_y of the iteration before is then the last but one that was asked for.
 
     Returns:
         A ``TorchOracle``. f is the upper loss (on query examples), g the lower one (on support
@@ -121,25 +123,24 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
         """The derivatives of the library, with the faults; a ``token`` names a batch."""
 
         query: Any = None  # the query batch of the last call of ``upper``
-        last: Any = None  # its f_y
-        before: Any = None  # the f_y of the call of ``upper`` before that
+        f_y: Any = None  # of the last call of ``upper``
+        earlier_f_y: Any = None  # of the call of ``upper`` before that
 
         def upper(self, x: Any, y: Any, token: Any) -> Any:
             """f_x and f_y, which later calls remember."""
             f_x, f_y = super().upper(x, y, token)
-            self.query, self.before, self.last = token, self.last, f_y
+            self.query, self.earlier_f_y, self.f_y = token, self.f_y, f_y
             return f_x, f_y
 
         def lower(self, x: Any, y: Any, token: Any) -> Any:
             """g_y, with the f_y of the iteration before where that fault is on."""
-            return self._faulty_gradient(
-                super().lower(x, y, token), self.before if first else self.last
-            )
+            f_y = self.earlier_f_y if upper_first else self.f_y
+            return self._with_f_y(super().lower(x, y, token), f_y)
 
         def system(self, x: Any, y: Any, z: Any, token: Any) -> Any:
             """g_y, Hz and Jz on one batch, with the faults of g_y and Jz."""
             g_y, hz, jz = super().system(x, y, z, token)
-            return self._faulty_gradient(g_y, self.last), hz, self._along(x, y, token, jz)
+            return self._with_f_y(g_y, self.f_y), hz, self._without_g_x(x, y, token, jz)
 
         def mixed(self, x: Any, y: Any, z: Any, token: Any) -> Any:
             """Jz: on the query batch, zero, or with g_x taken off, as the faults say.
@@ -148,9 +149,10 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
             """
             if QUERY in faults:
                 self.calls.add("Jz")
-                return self._along(x, y, token, TorchOracle(exchanged).mixed(x, y, z, self.query))
+                query_jz = TorchOracle(exchanged).mixed(x, y, z, self.query)
+                return self._without_g_x(x, y, token, query_jz)
             jz = super().mixed(x, y, z, token)
-            return 0 * jz if DROPPED in faults else self._along(x, y, token, jz)
+            return 0 * jz if NO_IMPLICIT in faults else self._without_g_x(x, y, token, jz)
 
         def residuals(
             self, x: Any, y: Any, z: Any, lower: Any, upper: Any, gradient: bool = True
@@ -162,20 +164,20 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
             hz, (f_x, f_y) = self.hessian(x, y, z, lower), self.upper(x, y, upper)
             return g_y, hz - f_y, f_x - self.mixed(x, y, z, lower)
 
-        def _faulty_gradient(self, g_y: Any, f_y: Any) -> Any:
+        def _with_f_y(self, g_y: Any, f_y: Any) -> Any:
             """g_y with a remembered f_y added, where that fault is on and there is one."""
             return g_y + f_y if F_Y in faults and f_y is not None else g_y
 
-        def _along(self, x: Any, y: Any, token: Any, jz: Any) -> Any:
+        def _without_g_x(self, x: Any, y: Any, token: Any, jz: Any) -> Any:
             """Jz less g_x where that fault is on, else Jz.
 
             The released code has g_x for nothing: it is not counted as an oracle call.
             """
             if G_X not in faults:
                 return jz
-            counted, self.calls = self.calls, OracleCount()
+            counted_calls, self.calls = self.calls, OracleCount()
             g_x = self.lower_x(x, y, token)
-            self.calls = counted
+            self.calls = counted_calls
             return jz - g_x
 
     return Released(problem)

@@ -65,10 +65,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     if runs[0].header.scale == "gpu":
         best = max(keys, key=lambda key: float(accuracies_of[NONE][key].mean()))
         trained_gate(parts, [groups[NONE, best][seed] for seed in seeds])
-    leads = {
-        fault: _lead_of_slip(methods_accuracies)
-        for fault, methods_accuracies in accuracies_of.items()
-    }
+    leads = {}  # fault -> SLIP's accuracy less the mean of the others', one number per seed
+    for fault, of_fault in accuracies_of.items():
+        others = [accuracy for key, accuracy in of_fault.items() if key != "slip"]
+        leads[fault] = of_fault["slip"] - np.mean(others, axis=0)
     for fault in faults:
         if fault == NONE:
             continue
@@ -88,15 +88,6 @@ def judge(runs: Sequence[Run]) -> Parts:
     order = _ranking(accuracies_of[NONE])
     parts.note(f"without faults: {', '.join(order)}", {"ranking": order})
     return parts
-
-
-def _lead_of_slip(accuracies: Mapping[str, np.ndarray]) -> np.ndarray:
-    """SLIP's final accuracy less the mean of the others', one number per seed; ``accuracies``: key
-    of a method -> one per seed.
-    """
-    return accuracies["slip"] - np.mean(
-        [accuracy for key, accuracy in accuracies.items() if key != "slip"], axis=0
-    )
 
 
 def _ranking(accuracies: Mapping[str, np.ndarray]) -> list[str]:

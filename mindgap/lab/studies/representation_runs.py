@@ -5,11 +5,14 @@ steps, the rows of a run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mindgap.base.check import one_of
-from mindgap.lab.studies.bilevel_runs import TITLES, in_units, measured, method_of, runner_of
+from mindgap.lab.studies.bilevel_runs import TITLES, in_units, measured_rows, method_of, runner_of
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.tasks import data, problems
@@ -55,7 +58,7 @@ def task_of(trial: Trial) -> HyperRepresentation:
             those of :data:`GPU` and have a recurrent encoder.
     """
     if one_of("data", trial["data"], SOURCES) in WORDS:
-        return _recurrent(trial)
+        return _recurrent_task(trial)
     return problems.hyper_representation(
         *tables_of(trial["data"], trial.seed),
         tasks=tuple(trial["tasks"]),
@@ -68,7 +71,7 @@ def task_of(trial: Trial) -> HyperRepresentation:
     )
 
 
-def _recurrent(trial: Trial) -> HyperRepresentation:
+def _recurrent_task(trial: Trial) -> HyperRepresentation:
     """The problem of a trial on words, with a recurrent encoder on the trial's device."""
     from mindgap.lab.tasks.data.tweets import review_words, snli_words
     from mindgap.lab.tasks.problems import recurrent_representation as recurrent
@@ -116,15 +119,16 @@ def tables_of(source: str, seed: int) -> list[list[Table]]:
     """
     one_of("data", source, SOURCES)
     if source == "snli":
-        return [[table] for table in _real(source)]
+        return [[table] for table in _text_tables(source)]
     if source == "reviews":
-        return _by_domain(_real(source), seed)
-    parts = problems.split_table(data.digits(), (0.6, 0.2, 0.2), seed=seed)
+        return _by_domain(_text_tables(source), seed)
+    train, validation, test = problems.split_table(data.digits(), (0.6, 0.2, 0.2), seed=seed)
     if source == "digits":
-        return [[part] for part in parts]
+        return [[train], [validation], [test]]
     return [
-        [_turn(part, quarters) for quarters in quarters_of_part]
-        for part, quarters_of_part in zip(parts, ((0, 1, 2), (0, 1, 2), (3,)))
+        [_turn(train, quarters) for quarters in (0, 1, 2)],
+        [_turn(validation, quarters) for quarters in (0, 1, 2)],
+        [_turn(test, 3)],
     ]
 
 
@@ -145,17 +149,13 @@ def _by_domain(domains: Sequence[Table], seed: int) -> list[list[Table]]:
 
 def _turn(table: Table, quarters: int) -> Table:
     """A table of 8 x 8 images, each turned counter-clockwise by so many quarters of a circle."""
-    from dataclasses import replace
-
-    import numpy as np
-
     images = np.rot90(table.features.reshape(-1, 8, 8), quarters, axes=(1, 2))
     origin = f"{table.origin}, turned by {90 * quarters} degrees"
     return replace(table, features=images.reshape(len(table), -1).copy(), origin=origin)
 
 
 @lru_cache(maxsize=2)
-def _real(source: str) -> tuple[Table, ...]:
+def _text_tables(source: str) -> tuple[Table, ...]:
     """Tables of texts as vectors: the domains of ``"reviews"``, or else SNLI's three splits.
 
     They are read once per process, for reading takes longer than a run.
@@ -183,22 +183,22 @@ def representation_method(
             make it where it is None.
         chosen: settings laid over the trial's.
     """
-    settings = in_units({**trial.settings, **chosen})
+    settings = in_units({**trial.settings, **chosen})  # a copy
     if settings["key"] in META:
         meta = _meta(task or task_of(trial), settings["key"])
         return meta.method(settings["lr_x"], settings["lr_y"], settings["inner"])
-    number = settings["tasks"][0]
+    training_tasks = settings["tasks"][0]
     if "lr_z" in settings:
         # F²SA's penalty knows nothing of the number of tasks.
         settings["lam"] = 1 / settings["lr_z"]
     for name in {"lr_y", "lr_z"} & settings.keys():
-        settings[name] *= number
-    return method_of({**settings, "convexity": 2 * settings["decay"] / number})
+        settings[name] *= training_tasks
+    return method_of({**settings, "convexity": 2 * settings["decay"] / training_tasks})
 
 
 def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) -> Iterator[Row]:
-    """Run a method on the tasks and read counters, accuracies and the validation tasks' loss at
-    equal distances.
+    """Run a method on the tasks and yield a row of counters, accuracies and the validation tasks'
+    loss at equal distances of oracle calls.
 
     Args:
         trial: with the settings of the problem.
@@ -207,7 +207,7 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
             run out.
 
     Yields:
-        The columns of :func:`mindgap.lab.studies.bilevel_runs.measured` and those below.
+        The columns of :func:`mindgap.lab.studies.bilevel_runs.measured_rows` and those below.
 
     *Training accuracy*: the method's own heads on the query sets of the training tasks (of MAML and
     ANIL: what each task has after its steps). *Test accuracy* and the validation loss: new heads,
@@ -233,34 +233,33 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
             "validation_accuracy": accuracy,
         }
 
-    diverged_row = {  # accuracies as by guessing
-        "test_accuracy": 1 / task.ways,
-        "train_accuracy": 1 / task.ways,
-        "validation_accuracy": 1 / task.ways,
+    by_guessing = 1 / task.ways
+    diverged_row = {
+        "test_accuracy": by_guessing,
+        "train_accuracy": by_guessing,
+        "validation_accuracy": by_guessing,
         "validation_loss": float("inf"),
     }
     on_words = trial["data"] in WORDS
-    # As many examples per oracle call as the others have: a few tasks whole, or a few examples of
-    # every task.
-    problem = task.problem(trial["batch_size"]) if meta is None else meta.problem(_tasks_of(trial))
+    # All have as many examples per oracle call: a few examples of every task, or for a meta-learner
+    # a few whole tasks.
+    examples_per_task = trial["ways"] * trial["shots"]
+    whole_tasks = max(1, trial["tasks"][0] * trial["batch_size"] // examples_per_task)
+    problem = task.problem(trial["batch_size"]) if meta is None else meta.problem(whole_tasks)
     how.setdefault("runner", runner_of("graphs") if on_words and meta is None else None)
     with tf32(on_words):
-        yield from measured(trial, problem, method, measure, diverged_row, **how)
+        yield from measured_rows(trial, problem, method, measure, diverged_row, **how)
 
 
 def _meta(task: HyperRepresentation, key: str) -> MetaTasks:
+    """The tasks of a problem as the meta-learner of that key (of :data:`META`) sees them."""
     from mindgap.lab.tasks.problems.meta_tasks import MetaTasks
 
     return MetaTasks(task, META[key])
 
 
-def _tasks_of(trial: Trial) -> int:
-    """Tasks per minibatch of a meta-learner."""
-    return max(1, trial["tasks"][0] * trial["batch_size"] // (trial["ways"] * trial["shots"]))
-
-
 def own_steps(source: str) -> dict[str, dict[str, float]]:
-    """Method -> the steps that were found on a source.
+    """Method -> its tuned steps ``lr_x`` and ``lr_y`` on a source of data.
 
     Example:
         >>> sorted(own_steps("digits")["SLIP"])

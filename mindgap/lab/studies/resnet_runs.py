@@ -47,15 +47,16 @@ TIE, LARGEST = 1e-6, 100.0
 READ = 10_000
 
 
-def tie(loss: float) -> float:
-    """What a validation loss adds to an error, so that it decides between equal errors; a loss
-    that is not finite counts as :data:`LARGEST`.
+def tie_breaker(loss: float) -> float:
+    """What is added to a validation error, so that the validation loss decides between equal ones.
+
+    A loss that is larger or not finite counts as :data:`LARGEST`.
     """
     return TIE * (min(loss, LARGEST) if math.isfinite(loss) else LARGEST)
 
 
 def image_loss(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy."""
+    """The mean cross-entropy of a batch."""
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(model(images), labels)
@@ -91,16 +92,17 @@ class ImageRun:
         from mindgap.lab.tasks.data.device_images import augmented_batches, shuffled_batches
 
         settings, (images, labels) = self.trial.settings, self.parts["train"]
-        on: dict[str, Any] = {"generator": generator, "device": labels.device}
+        source: dict[str, Any] = {"generator": generator, "device": labels.device}
         if samples:
-            chosen = torch.randint(len(labels), (samples,), **on)
-            images, labels = images[chosen], labels[chosen]
-        share = settings.get("wrong_labels", 0.0)
-        if share:
-            random_labels = torch.randint(10, labels.shape, **on)
-            labels = torch.where(torch.rand(labels.shape, **on) < share, random_labels, labels)
-        cut = augmented_batches if settings.get("augment", True) else shuffled_batches
-        return cut(images, labels, self.trial["batch"], generator)
+            drawn = torch.randint(len(labels), (samples,), **source)
+            images, labels = images[drawn], labels[drawn]
+        wrong_share = settings.get("wrong_labels", 0.0)
+        if wrong_share:
+            random_labels = torch.randint(10, labels.shape, **source)
+            is_wrong = torch.rand(labels.shape, **source) < wrong_share
+            labels = torch.where(is_wrong, random_labels, labels)
+        in_batches = augmented_batches if settings.get("augment", True) else shuffled_batches
+        return in_batches(images, labels, self.trial["batch"], generator)
 
     def epoch(self, number: int) -> list[tuple[Any, Any]]:
         """The batches of an epoch: all training images, in an order that depends on the number."""
@@ -136,7 +138,7 @@ class ImageRun:
             steps=steps,
             every=every,
             schedule=schedule,
-            autocast=_autocast(self.parts["train"][0].device),
+            bfloat16=True,
             kept=kept,
             at_start=at_start,
             graph=self.trial.settings.get("graph", True),
@@ -162,15 +164,10 @@ def image_run(trial: Trial, name: str) -> ImageRun:
     }
     torch.manual_seed(stream_seed(trial.seed, f"{name} start"))
     model = getattr(models, one_of("model", trial["model"], ("ResNet18", "ResNet20")))().to(device)
-    for p in model.parameters():  # the order in which the GPU convolves
-        p.data = p.data.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p.data
+    for p in model.parameters():
+        if p.dim() == 4:  # a convolution's weights, in the order in which the GPU convolves
+            p.data = p.data.contiguous(memory_format=torch.channels_last)
     return ImageRun(trial, name, model, parts)
-
-
-def _autocast(device: torch.device) -> torch.dtype | None:
-    import torch
-
-    return torch.bfloat16 if device.type == "cuda" else None
 
 
 def resnet_run(
@@ -204,18 +201,21 @@ def resnet_run(
         ``step`` (passes over the images), ``factor``, accuracy and loss on training images (10,000
         of them, not augmented), validation and test images, and ``validation_error``.
     """
+    import torch
+
     from mindgap.lab.studies.control_variate import ControlVariate
     from mindgap.lab.tasks.data.device_images import accuracy_and_loss
 
     run = image_run(trial, name)
     model, parts = run.model, run.parts
     optimizer = optimizer_of(list(model.parameters()))
-    control = ControlVariate(model, image_loss, autocast=_autocast(parts["train"][0].device))
+    autocast = torch.bfloat16 if parts["train"][0].is_cuda else None
+    control = ControlVariate(model, image_loss, autocast=autocast) if svrg else None
 
     def epoch(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The batches of an epoch; for SVRG the snapshot is taken with them."""
         batches = run.epoch(number)
-        if svrg:
+        if control:
             control.refresh(batches)
         return batches
 
@@ -230,22 +230,26 @@ def resnet_run(
             row |= {f"{part}_accuracy": accuracy, f"{part}_loss": loss}
         if hasattr(optimizer, "train"):
             optimizer.train()
-        error = 1 - row["validation_accuracy"] + tie(row["validation_loss"])
+        error = 1 - row["validation_accuracy"] + tie_breaker(row["validation_loss"])
         return {**row, "validation_error": error, **further_columns()}
 
     further_columns = reader(model, optimizer, parts) if reader else dict
     steps_per_epoch = len(parts["train"][1]) // trial["batch"]
-    cost = 3 if svrg else 1  # passes per epoch
+    passes_per_epoch = 3 if svrg else 1
     unit = 1 if reader else steps_per_epoch  # steps that ``every`` and ``step`` count in
     rows = run.rows(
         optimizer,
         read,
-        steps=trial["epochs"] // cost * steps_per_epoch,
-        every=max(trial["every"] // cost, 1) * unit,
+        steps=trial["epochs"] // passes_per_epoch * steps_per_epoch,
+        every=max(trial["every"] // passes_per_epoch, 1) * unit,
         schedule=trial["schedule"],
         kept=kept,
-        loss=control.loss if svrg else None,
+        loss=control.loss if control else None,
         epoch=epoch,
     )
     for row in rows:
-        yield {**row, "step": cost * row["step"] // unit, "factor": trial["factor"]}
+        yield {
+            **row,
+            "step": passes_per_epoch * row["step"] // unit,
+            "factor": trial["factor"],
+        }

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -47,6 +48,7 @@ class StudyPlan:
     headers: tuple[Header, ...]
 
     def folder(self, out: Path) -> Path:
+        """Where the records of the trials are, below the folder of all records."""
         return out / self.study.name / self.scale
 
     def files(self, out: Path) -> list[Path]:
@@ -81,9 +83,9 @@ def plan(
         RuleError: an unknown scale or setting, or a number of seeds below 1 or above
             :data:`MOST_SEEDS`.
     """
-    headers = []
     if seeds is not None and whole("seeds", seeds, least=1) > MOST_SEEDS:
         fail("seeds", f"must be at most {MOST_SEEDS}", seeds)
+    headers = []
     for method, number in study.seeds(scale, seeds).items():
         own_overrides = {**(tuned or {}).get(method, {}), **(overrides or {})}
         settings = study.settings(scale, method, own_overrides)
@@ -130,21 +132,20 @@ def execute(
         to the record's end line, an error of the record itself (disk full, damaged line, rows that
         differ) can only be returned, and the next run tries again.
     """
-    typed = header.command or command()  # a worker's own command line is not what was typed
     header = replace(
         header,
         versions=dict(versions()),
         machine=machine(header.settings),
-        command=typed,
+        command=header.command or command(),  # a worker's own command line is not what was typed
         started=now(),
     )
     try:
         with RunWriter(folder, header) as writer:
             return writer.finished or _record(study, header, writer, every, go_on)
-    except (RecordError, OSError) as error:
-        return End(
-            "failed", message=str(error) if isinstance(error, RecordError) else f"{folder}: {error}"
-        )
+    except RecordError as error:
+        return End("failed", message=str(error))
+    except OSError as error:
+        return End("failed", message=f"{folder}: {error}")
 
 
 def _record(
@@ -157,12 +158,12 @@ def _record(
     Returns:
         How the trial ended; nothing is written about the end where ``go_on`` called it off.
     """
-    begun = last_look = time.perf_counter()
+    start = last_look = time.perf_counter()
     trial = Trial(header.method, header.seed, header.settings)
     checkpoints = Checkpoints(writer, every, study.loop)
     checkpoints.restore(trial)
     if not str(header.settings.get("device", "cpu")).startswith("cpu"):
-        writer.cut()  # a GPU does not repeat its last bits
+        writer.cut()  # rows past the checkpoint: a GPU does not repeat their last bits
     rows = study.loop(trial)
     outcome, message = "done", ""
     while True:
@@ -181,10 +182,10 @@ def _record(
             if not go_on():
                 return End("failed", message="it was called off; running again continues from here")
     message = "; ".join(text for text in (message, checkpoints.note) if text)
-    end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - begun, 3))
+    end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - start, 3))
     writer.end(end)
     if outcome == "done":
-        checkpoints.clear()
+        checkpoints.path.unlink(missing_ok=True)
     return end
 
 
@@ -204,7 +205,6 @@ def run_all(
     plans: Sequence[StudyPlan],
     out: Path,
     *,
-    jobs: int = 1,
     sweep: Sweep | None = None,
     every: float = CHECKPOINT_EVERY,
     on_end: Callable[[Header, End], None] = lambda header, end: None,
@@ -216,42 +216,33 @@ def run_all(
     Args:
         plans: what to run.
         out: folder of records; running again does only what is missing.
-        jobs: worker processes on this machine, each with one thread.
-        sweep: how to spread the trials, where ``jobs`` does not say enough (a cluster).
+        sweep: how to spread the trials; None: one after the other, in this process.
         every: seconds between checkpoints.
         on_end: called in this process after each trial.
 
     Returns:
         The verdicts, in the order of the plans.
     """
-    spreading = sweep or Sweep(whole("jobs", jobs, least=1))
-    for item in plans:
-        folder = item.folder(out)
+    work = []
+    for study_plan in plans:
+        study, folder = study_plan.study, study_plan.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
-        files = tuple(path.name for path in item.files(out))
-        write_form(folder / STUDY_FILE, replace(item.study.describe(item.scale), files=files))
-    hashes = {item.folder(out): registered_hash(item.folder(out)) for item in plans}
-    work = [
-        (
-            item.study,
-            replace(header, command=command(), registered=hashes[item.folder(out)]),
-            item.folder(out).absolute(),
-        )
-        for item in plans
-        for header in item.missing(out)
-    ]
-    for header, end in spread(partial(execute, every=every), work, spreading):
+        files = tuple(path.name for path in study_plan.files(out))
+        write_form(folder / STUDY_FILE, replace(study.describe(study_plan.scale), files=files))
+        stamp = partial(replace, command=command(), registered=registered_hash(folder))
+        work += [(study, stamp(header), folder.absolute()) for header in study_plan.missing(out)]
+    for header, end in spread(partial(execute, every=every), work, sweep or Sweep()):
         on_end(header, end)
-    return [judge_and_write(item, out) for item in plans]
+    return [judge_and_write(study_plan, out) for study_plan in plans]
 
 
-def overwritten(plans: Sequence[StudyPlan], out: Path) -> list[Path]:
-    """The records that ``--force`` would delete: those of the planned trials that exist."""
-    return [path for item in plans for path in item.files(out) if path.exists()]
+def existing_records(plans: Sequence[StudyPlan], out: Path) -> list[Path]:
+    """Those records of the planned trials that exist; ``--force`` deletes them."""
+    return [path for study_plan in plans for path in study_plan.files(out) if path.exists()]
 
 
-def forget(records: Iterable[Path]) -> None:
+def delete_records(records: Iterable[Path]) -> None:
     """Delete records and their checkpoints, so that they are run again from the start.
 
     Raises:
@@ -271,16 +262,19 @@ def finished_runs(paths: Iterable[Path]) -> list[Run]:
     return [read_run(path) for path in paths if is_finished(path)]
 
 
-def judge_runs(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
-    """The verdict on finished runs.
+def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
+    """The verdict on the planned records in ``paths``.
 
-    It is *inconclusive* if fewer runs are finished than were ``planned``, or if a method of the
-    scale was left out, and *error* if the pass rule raises an exception.
+    It is *error* if one of them is damaged or the pass rule raises an exception, and *inconclusive*
+    if one is missing or not finished, or if a method of the scale was left out.
     """
-    if len(runs) < planned:
-        return Verdict(
-            "inconclusive", f"{planned - len(runs)} of {planned} runs are missing or failed"
-        )
+    try:
+        runs = finished_runs(paths)
+    except RecordError as error:
+        return Verdict("error", str(error))
+    unfinished, planned = len(paths) - len(runs), len(paths)
+    if unfinished:
+        return Verdict("inconclusive", f"{unfinished} of {planned} runs are missing or failed")
     if study.left_out:
         return Verdict("inconclusive", f"not judged without {', '.join(study.left_out)}")
     try:
@@ -295,15 +289,7 @@ def _error_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
 
 
-def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
-    """The verdict on those of the planned records that are finished; *error* if one is damaged."""
-    try:
-        return judge_runs(study, finished_runs(paths), len(paths))
-    except RecordError as error:
-        return Verdict("error", str(error))
-
-
-def judge_and_write(item: StudyPlan, out: Path) -> Verdict:
+def judge_and_write(study_plan: StudyPlan, out: Path) -> Verdict:
     """Judge the finished runs of a plan and write ``verdict.json`` beside them.
 
     A verdict names the records that it rests on. If the plan is complete and its scale has no
@@ -311,29 +297,22 @@ def judge_and_write(item: StudyPlan, out: Path) -> Verdict:
     from its own runs. If an equal verdict with rates is written already, that one is returned and
     nothing is written.
     """
-    study, files, path = item.study, item.files(out), item.folder(out) / VERDICT_FILE
+    study, files = study_plan.study, study_plan.files(out)
+    path = study_plan.folder(out) / VERDICT_FILE
     verdict = replace(
         _judge_files(study, files),
         files=tuple(record.name for record in files),
-        seeds=len({header.seed for header in item.headers}),
+        seeds=len({header.seed for header in study_plan.headers}),
     )
-    complete = verdict.verdict != "error" and not item.missing(out) and not study.left_out
-    if complete and item.scale not in study.designs:  # a design has rates of its own
-        written = _verdict_with_rates(path)
-        if written is not None and replace(written, null={}) == verdict:
-            return written
+    complete = verdict.verdict != "error" and not study_plan.missing(out) and not study.left_out
+    if complete and study_plan.scale not in study.designs:
+        with suppress(RecordError, OSError):  # where no verdict is written, or one that is damaged
+            written = read_form(Verdict, path)
+            if written.null and replace(written, null={}) == verdict:
+                return written
         verdict = replace(verdict, null=null_rates(study, finished_runs(files)))
     write_form(path, verdict)
     return verdict
-
-
-def _verdict_with_rates(path: Path) -> Verdict | None:
-    """The verdict in a file; ``None`` if it cannot be read or has no error rates."""
-    try:
-        verdict = read_form(Verdict, path)
-    except (RecordError, OSError):
-        return None
-    return verdict if verdict.null else None
 
 
 def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
@@ -354,8 +333,8 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
             left_out = tuple(m for m in study.seeds(description.scale) if m not in known)
             study = replace(study, left_out=left_out)
         if not (folder / VERDICT_FILE).exists():
-            never = Verdict("inconclusive", "the study was never run to its end")
-            return study.claim, study.name, never
+            never_run = Verdict("inconclusive", "the study was never run to its end")
+            return study.claim, study.name, never_run
         files = read_form(Verdict, folder / VERDICT_FILE).files
     except (RecordError, RuleError) as error:
         return "", folder.parent.name, Verdict("error", str(error))
@@ -367,10 +346,8 @@ def versions() -> Mapping[str, str]:
     """Versions of what determines the numbers."""
     numbers = {"mindgap": __version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "scipy"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             numbers[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return numbers
 
 
@@ -397,8 +374,11 @@ def command() -> str:
 
     Of the program's path and of the folder after ``--out`` only the last name stays.
     """
-    arguments = ["", *" ".join(sys.argv[1:]).replace("--out=", "--out ").split()]
-    shown = [Path(word).name if before == "--out" else word for before, word in pairwise(arguments)]
+    words = " ".join(sys.argv[1:]).replace("--out=", "--out ").split()
+    shown = [
+        Path(word).name if previous == "--out" else word
+        for previous, word in pairwise(["", *words])
+    ]
     program = Path(sys.argv[0]).name
     return " ".join(["mindgap" if program == "__main__.py" else program, *shown])
 
@@ -408,7 +388,7 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
+def tuned_settings(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
     """Method -> the settings that a search at that scale has chosen for it.
 
     It is the search of this study, or else that of the study in ``tuned_by``. A method finds its
@@ -418,12 +398,12 @@ def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
         out: the folder of records.
         study, scale: whose settings.
     """
-    for name in (study.name, study.tuned_by):
-        path = out / name / scale / TUNING_FILE
-        if name and path.exists():
+    for searched in (study.name, study.tuned_by):
+        path = out / searched / scale / TUNING_FILE
+        if searched and path.exists():  # no other study is named where ``tuned_by`` is empty
             tuned = read_form(Tuning, path).methods
             name_of = {m: m if m in tuned else _title(study, m) for m in study.methods}
-            return {m: dict(tuned[found].chosen) for m, found in name_of.items() if found in tuned}
+            return {m: dict(tuned[name].chosen) for m, name in name_of.items() if name in tuned}
     return {}
 
 

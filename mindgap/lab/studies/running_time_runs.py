@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from mindgap.lab.studies.verdict import ONE_SIDED, as_ratios, mean_interval, rat
 NETS = (*cleaning_runs.TEXTS, *representation_runs.WORDS)
 
 #: iterations of the run that is thrown away
-FIRST = 5
+THROWN_AWAY = 5
 
 
 def time_alone(
@@ -49,15 +49,16 @@ def time_alone(
         The rows of ``rows_of`` with ``seconds``, ``cpu_seconds`` and ``perfect_accuracy``.
     """
     budget, on_net = trial["oracle_calls"], trial["data"] in NETS
-    with _alone(trial):
+    with _gpu_to_itself(trial):
         _throw_away(task.problem(trial["batch_size"]), method, trial.seed)
         if on_net:
             clock_trial = Trial(trial.method, trial.seed, trial.settings)
             clock_calls = trial.settings.get("clock_calls", budget)
-            rows = rows_of(clock_trial, task, method, budget=clock_calls, readings=1)
-            # The clock stands at the time of a row while that row is looked at.
+            clock_rows = rows_of(clock_trial, task, method, budget=clock_calls, readings=1)
+            # Rows of the start and of the end. While a row is looked at, the stopwatch stands at
+            # its time.
             (first_calls, start_seconds), (last_calls, end_seconds) = [
-                (row["oracle_calls"], clock_trial.seconds) for row in rows
+                (row["oracle_calls"], clock_trial.seconds) for row in clock_rows
             ]
             seconds_per_call = (end_seconds - start_seconds) / (last_calls - first_calls)
         for row in rows_of(trial, task, method, budget=budget, readings=trial["readings"]):
@@ -75,7 +76,7 @@ def time_alone(
 
 
 @contextmanager
-def _alone(trial: Trial) -> Iterator[None]:
+def _gpu_to_itself(trial: Trial) -> Iterator[None]:
     """With the setting ``alone``: wait until no other such run has the GPU, and keep it for the
     block.
 
@@ -94,26 +95,28 @@ def _alone(trial: Trial) -> Iterator[None]:
 
 
 def _throw_away(problem: Any, method: Any, seed: int) -> None:
-    """Run :data:`FIRST` iterations and discard them, so that no method pays for what is loaded
-    once.
+    """Run :data:`THROWN_AWAY` iterations and discard them, so that no method pays for what is
+    loaded once.
     """
     state = method.start(problem, seed=seed)
-    for _ in range(FIRST):
+    for _ in range(THROWN_AWAY):
         state = method.step(state)
 
 
-def reach(run: Run, share: float) -> tuple[float, float, bool]:
-    """When a run first shows the given share of the perfect accuracy.
+class Reached(NamedTuple):
+    """When a run first shows an accuracy; its end, a lower bound, where it never does."""
 
-    Returns:
-        Seconds and oracle calls until then, and whether it was seen. Where it was not, they are
-        those of the run's end, a lower bound. Seconds are those of the processor, or of the clock
-        for a net on a GPU.
-    """
+    seconds: float  # of the processor, or of the clock for a net on a GPU
+    calls: int  # of the oracle
+    seen: bool  # whether the run shows the accuracy
+
+
+def reach(run: Run, share: float) -> Reached:
+    """When a run first shows the given share of the perfect accuracy."""
     level = share * run.rows[0]["perfect_accuracy"]
-    row = next((row for row in run.rows if row["test_accuracy"] >= level), None)
-    row_reached = run.rows[-1] if row is None else row
-    return row_reached[clock_of(run)], row_reached["oracle_calls"], row is not None
+    seen = [row for row in run.rows if row["test_accuracy"] >= level]
+    row = seen[0] if seen else run.rows[-1]
+    return Reached(row[clock_of(run)], row["oracle_calls"], bool(seen))
 
 
 def clock_of(run: Run) -> str:
@@ -134,6 +137,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     accuracies that nobody reached.
     """
     parts, groups, settings = Parts(), by_case(runs, "key"), runs[0].header.settings
+    on_gpu = clock_of(runs[0]) == "seconds"
     ratios = _ratios_to_slip(groups, "borep", settings["levels"])
     if runs[0].header.scale in ("gpu", "paper"):
         trained_gate(parts, runs)
@@ -146,8 +150,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         for seed in seeds
     ]
     in_time, in_calls = (np.array(logs) for logs in zip(*means_of_seeds))
-    words = "seconds on the GPU" if clock_of(runs[0]) == "seconds" else "CPU seconds"
-    parts.sooner("SLIP sooner", in_time, f"{words}: ")
+    parts.sooner("SLIP sooner", in_time, "seconds on the GPU: " if on_gpu else "CPU seconds: ")
     calls = mean_interval(in_calls, miss=ONE_SIDED)
     logs_of = {
         ", ".join(place): list(by_seed.values()) for place, by_seed in ratios.items() if by_seed
@@ -164,7 +167,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts.note(
         f"not reached: {', '.join(unreached)}" if unreached else "", {"not_reached": unreached}
     )
-    if words == "seconds on the GPU" and not settings.get("alone"):
+    if on_gpu and not settings.get("alone"):
         parts.decide_nothing("several runs shared the GPU while they were timed")
     return parts
 
@@ -183,18 +186,17 @@ def _ratios_to_slip(
         See :data:`Ratios`; seeds in which neither method reaches an accuracy are left out.
     """
     ratios: Ratios = {}
-    for case in sorted({case for case, other in groups if other == key}):
+    for case in sorted({case for case, method in groups if method == key}):
         slip, other = groups[case, "slip"], groups[case, key]
         for level in levels:
             ratios[case, f"{level:.0%}"] = of_seeds = {}
             for seed in sorted(slip.keys() & other.keys()):
-                time, calls, reached = reach(slip[seed], level)
-                other_time, other_calls, other_reached = reach(other[seed], level)
-                if reached or other_reached:
+                own, others = reach(slip[seed], level), reach(other[seed], level)
+                if own.seen or others.seen:
                     # A level met at the start of both, before any clock ran, is a tie.
                     of_seeds[seed] = (
-                        math.log(max(other_time, 1e-9) / max(time, 1e-9)),
-                        math.log(max(other_calls, 1) / max(calls, 1)),
+                        math.log(max(others.seconds, 1e-9) / max(own.seconds, 1e-9)),
+                        math.log(max(others.calls, 1) / max(own.calls, 1)),
                     )
     return ratios
 

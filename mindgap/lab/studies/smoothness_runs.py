@@ -11,7 +11,7 @@ import numpy as np
 
 from mindgap import measure
 from mindgap.base.rng import stream_seed
-from mindgap.lab.studies.resnet_runs import resnet_run
+from mindgap.lab.studies.resnet_runs import image_loss, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
 from mindgap.lab.studies.text_runs import language_run
 from mindgap.lab.studies.training_runs import Training, descent, training_problem
@@ -41,20 +41,21 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 class _LastStep:
-    """Where parameters were before the last step of their optimizer.
+    """The last step of an optimizer, which can be undone for a while.
 
     A hook on the optimizer keeps a copy of the ``parameters`` before every step.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
-        self.number = 0  # steps so far
+        self.steps = 0  # so far
         self._parameters = parameters
         self._before = [p.detach().clone() for p in parameters]  # before the last step
         optimizer.register_step_pre_hook(self._keep)
 
     def _keep(self, *_: Any) -> None:
-        self.number += 1
-        _put(self._before, self._parameters)
+        """Copy the parameters; the optimizer calls this before every step."""
+        self.steps += 1
+        _copy_into(self._before, self._parameters)
 
     @contextmanager
     def undone(self) -> Iterator[list[Tensor]]:
@@ -64,16 +65,16 @@ class _LastStep:
             The step, one tensor per parameter.
         """
         current = [p.detach().clone() for p in self._parameters]
-        _put(self._parameters, self._before)
+        _copy_into(self._parameters, self._before)
         try:
             yield [after - before for before, after in zip(self._before, current, strict=True)]
         finally:
-            _put(self._parameters, current)
+            _copy_into(self._parameters, current)
 
 
-def _put(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy values into tensors, without a gradient."""
-    for tensor, value in zip(into, values, strict=True):
+def _copy_into(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy values into tensors in place, without a gradient."""
+    for tensor, value in zip(tensors, values, strict=True):
         tensor.detach().copy_(value.detach())
 
 
@@ -81,21 +82,18 @@ def _resnet(trial: Trial) -> Iterator[Row]:
     """The rows of ResNet20, read in training mode and full precision, always on the first ``m``
     training images, not augmented.
     """
-    from torch.nn.functional import cross_entropy
-
     from mindgap.base.objective import Objective
     from mindgap.measure.captured import tf32
 
     def reader(model: Any, optimizer: Any, parts: Any) -> Callable[[], Row]:
         """What reads the smoothness along the last step; see ``resnet_runs.Reader``."""
         last_step = _LastStep(optimizer, list(model.parameters()))
-        objective = Objective(model, lambda m, batch: cross_entropy(m(batch[0]), batch[1]))
-        # (images, labels) of ``part`` samples each.
-        batches = list(
-            zip(*(tensor[: trial["m"]].split(trial["part"]) for tensor in parts["train"]))
-        )
+        objective = Objective(model, lambda m, batch: image_loss(m, *batch))
+        images, labels = (tensor[: trial["m"]].split(trial["part"]) for tensor in parts["train"])
+        batches = list(zip(images, labels))  # of ``part`` samples each
 
         def read() -> Row:
+            """The smoothness along the last step."""
             with last_step.undone() as step, tf32(False):
                 return _row(measure.local_smoothness(objective, batches, step))
 
@@ -111,7 +109,7 @@ def _resnet(trial: Trial) -> Iterator[Row]:
 
 
 def _row(reading: Any) -> Row:
-    """The columns of a row from a reading of `measure.local_smoothness`."""
+    """The columns of a row, from a reading of `measure.local_smoothness`."""
     return {
         "loss": reading.loss,
         "gradient_norm": reading.gradient_norm,
@@ -143,23 +141,22 @@ def _language_model_rows(trial: Trial) -> Iterator[Row]:
 
     def read() -> Row:
         """Smoothness along the last step on fixed windows, and by the released code's estimator."""
-        number = trial.restored.get("step", 0) + last_step.number
-        generator = trial.torch_generator(f"smoothness chunks {number}")
+        # A stream of its own per reading, so that a resumed run draws the same.
+        steps_done = trial.restored.get("step", 0) + last_step.steps
+        generator = trial.torch_generator(f"smoothness chunks {steps_done}")
         chunks = [train.windows(generator, trial["m"]).split(size) for _ in range(2)]
         with last_step.undone() as step, tf32(False):
             row = _row(measure.local_smoothness(objective, windows, step, train=False))
-            row["naive_norm"], row["naive_smoothness"] = _naive(objective, chunks, step)
+            row["naive_norm"], row["naive_smoothness"] = _released_estimate(objective, chunks, step)
         return {**row, **run.held_out("validation")}
 
     # Without chosen steps the run reads after every ``every`` steps.
     readings = 0 if "every" in trial.settings else trial["readings"]
-    reading_steps = np.unique(
-        np.geomspace(1, trial["steps"], readings).round().astype(int)
-    ).tolist()
-    return run.rows(optimizer, read, reading_steps=reading_steps)
+    steps = np.geomspace(1, trial["steps"], readings).round().astype(int)
+    return run.rows(optimizer, read, reading_steps=np.unique(steps).tolist())
 
 
-def _naive(
+def _released_estimate(
     objective: Any, chunks: Sequence[Sequence[Any]], step: Sequence[Any]
 ) -> tuple[float, float]:
     """Gradient norm and smoothness as the released code of the paper estimates them.
@@ -175,6 +172,9 @@ def _naive(
     """
     from mindgap.measure.gradients import gradient_passes, passes_mean
 
+    def norm(tensors: Sequence[Any]) -> float:
+        return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
+
     mean_gradients = []  # g and g', one tensor per parameter
     for share, own_chunks in zip((0.0, 0.5), chunks, strict=True):
         with (
@@ -182,15 +182,8 @@ def _naive(
             passes.moved(list(step), share),
         ):
             mean_gradients.append([gradient.double() for gradient in passes_mean(passes)])
-    norm, change, length = (
-        math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
-        for tensors in (
-            mean_gradients[0],
-            [at_end - at_start for at_start, at_end in zip(*mean_gradients, strict=True)],
-            step,
-        )
-    )
-    return norm, change / (0.5 * length)
+    change = [at_end - at_start for at_start, at_end in zip(*mean_gradients, strict=True)]
+    return norm(mean_gradients[0]), norm(change) / (0.5 * norm(step))
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
@@ -208,7 +201,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
         with last_step.undone() as step:
             return _row(measure.local_smoothness(problem.objective, batches, step))
 
-    run = Training(problem, optimizer, trial.torch_generator("smoothness order"), {})
+    run = Training(problem, optimizer, trial.torch_generator("smoothness order"))
     return run.rows(trial, read)
 
 
@@ -246,8 +239,8 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             measure.fit_relaxed_smoothness(run.column("gradient_norm"), run.column("smoothness"))
             for run in group
         ]
-        columns = zip(*((fit.rank, *fit.rank_interval, fit.slope, fit.span) for fit in fits))
-        rank, low, high, slope, span = (float(np.median(values)) for values in columns)
+        table = [(fit.rank, *fit.rank_interval, fit.slope, fit.span) for fit in fits]
+        rank, low, high, slope, span = np.median(table, axis=0).tolist()
         grow = sum(fit.grows is True for fit in fits)
         refused = sum(fit.grows is None for fit in fits)  # seeds that cannot tell
         correlated = rank >= least and 2 * grow > len(fits)

@@ -19,7 +19,7 @@ from mindgap.base.checked import checked_class
 from mindgap.base.source import Source
 from mindgap.lab.studies.gates import network_gate
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.power import Design, as_numbers, rates
+from mindgap.lab.studies.power import Design, rates
 from mindgap.lab.studies.verdict import Parts
 from mindgap.record.forms import Figure, StudyDescription
 from mindgap.record.schema import Row, Run, Verdict, content_hash, grouped
@@ -189,9 +189,9 @@ class Study:
         for name, value in (overrides or {}).items():
             if name in merged:
                 merged[name] = typed_like(name, value, merged[name])
-            else:
-                names_of_others = [n for other in self.methods for n in self.own(other, scale)]
-                one_of("setting", name, dict.fromkeys([*common, *names_of_others]))
+            else:  # it must be a setting of some other method
+                of_others = [name for other in self.methods for name in self.own(other, scale)]
+                one_of("setting", name, dict.fromkeys([*common, *of_others]))
         return merged
 
     def own(self, method: str, scale: str) -> dict[str, Any]:
@@ -230,6 +230,7 @@ class Study:
         seeds_of = dict.fromkeys(self.methods, 0)
         for method in methods:
             one_of(f"method of {self.name}", method, self.methods)
+            # A method that the scale leaves out has 0 there.
             seeds_of[method] = at_scale.seeds_of.get(method) or at_scale.seeds
         return replace(
             self,
@@ -245,6 +246,7 @@ class Study:
         own_settings = {
             method: settings for method, settings in at_scale.methods.items() if method in methods
         }
+        # A method with 0 seeds does not run here.
         seeds_of = {method: number for method, number in at_scale.seeds_of.items() if number}
         return replace(
             self,
@@ -265,12 +267,13 @@ class Study:
             >>> find("n3-image-network").model("quick")
             'toy (three convolutions, width 4, on digits, in place of ResNet20 on CIFAR-10)'
         """
-        model, of_paper = self.models.get(scale, ""), self.paper_model
+        model, paper_model = self.models.get(scale, ""), self.paper_model
         # A remark in brackets may follow the paper's model.
-        if not model or model == of_paper or (of_paper and model.startswith(f"{of_paper} (")):
+        with_remark = paper_model and model.startswith(f"{paper_model} (")
+        if not model or model == paper_model or with_remark:
             return model
-        if of_paper:
-            model += f", in place of {of_paper}"
+        if paper_model:
+            model += f", in place of {paper_model}"
         return f"toy ({model})" if scale in ("quick", "cpu") else model
 
     def verdict(self, runs: Sequence[Run]) -> Verdict:
@@ -281,6 +284,7 @@ class Study:
         """
         scale = runs[0].header.scale
         with warnings.catch_warnings():
+            # numpy warns of values that are not finite; the rule decides what they mean.
             warnings.simplefilter("ignore", RuntimeWarning)
             parts = self.judge(runs)
             if scale == "gpu" and not parts.gates:
@@ -294,9 +298,12 @@ class Study:
         )
 
     def length(self, scale: str, settings: Mapping[str, Any]) -> str:
-        """How long a network of these settings is trained at a scale, beside the paper.
+        """How long a network is trained at a scale, beside the paper, in words such as "25 of 25
+        epochs"; empty for a toy or a formula.
 
-        In words such as "25 of 25 epochs"; empty for a toy or a formula.
+        Args:
+            scale: one of the study's scales.
+            settings: of a record, which say it where the study knows several lengths.
         """
         if self.length_of is None or scale not in self.lengths:
             return self.lengths.get(scale, "")
@@ -318,7 +325,8 @@ class Study:
         seeds_of = grouped((run.header.method, run.header.seed) for run in runs)
         fewest = min((len(set(seeds)) for seeds in seeds_of.values()), default=0)
         # One seed has no deviation.
-        return as_numbers(rates(design, max(fewest or self.scales[scale].seeds, 2)))
+        simulated = rates(design, max(fewest or self.scales[scale].seeds, 2))
+        return {**asdict(simulated), "words": simulated.words}
 
     def registered_content(self, scale: str) -> dict[str, Any]:
         """What decides a verdict beside the numbers: changing any of it changes the hash."""
@@ -368,6 +376,7 @@ class Study:
         A figure without a label of its x-axis gets that of the column in :data:`AXES`. Where x
         shows names, not numbers, it stays without one.
         """
+        shown = [figure for figure in self.figures if scale in (figure.scales or SCALES)]
         return StudyDescription(
             name=self.name,
             scale=scale,
@@ -385,8 +394,7 @@ class Study:
                 figure
                 if figure.x_label or figure.x_names or figure.x == "method"
                 else replace(figure, x_label=AXES.get(figure.x, figure.x))
-                for figure in self.figures
-                if scale in (figure.scales or SCALES)
+                for figure in shown
             ),
             axes=AXES,
             ours=self.ours,
@@ -394,15 +402,19 @@ class Study:
 
     @property
     def heading(self) -> str:
-        """What stands above the statement: whose it is."""
+        """What stands above the statement: "The paper states" or "Our question"."""
         return self.describe(next(iter(self.scales))).heading
 
 
 def typed_like(name: str, value: Any, like: Any) -> Any:
-    """Read a value (typed text, or a value already) as the type of ``like``.
+    """Read a setting's value, given as typed text or as a value already, as the type of another.
 
-    Of a list every entry is read as the type of the first one of ``like``; in a text its entries
-    are separated by commas. Where ``like`` is a text or of any other type, a text is asked for.
+    Args:
+        name: of the setting.
+        value: is read.
+        like: gives the type: truth value, whole number, number, list or text. In a text the entries
+            of a list are separated by commas; each is read as the type of the first one of
+            ``like``.
 
     Raises:
         RuleError: the value cannot be read so; the message begins with ``name``.
@@ -419,7 +431,7 @@ def typed_like(name: str, value: Any, like: Any) -> Any:
         mindgap.base.check.RuleError: steps must be a whole number, got '2.5'
     """
     given = value.strip() if isinstance(value, str) else value
-    if isinstance(like, bool):
+    if isinstance(like, bool):  # asked before int, since a bool is one
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if str(given).lower() not in words:
             fail(name, "must be true or false", value)
@@ -476,7 +488,7 @@ def parse_diary(text: str) -> Diary:
         ... ).history
         ('First run.', 'Second.')
     """
-    head, _, history = text.partition(HISTORY)
-    differs = head.partition(DIFFERS)[2]
+    text_above, _, history = text.partition(HISTORY)
+    differs = text_above.partition(DIFFERS)[2]
     entries = [" ".join(entry.split()) for entry in f"\n{history.strip()}".split("\n- ")[1:]]
     return Diary(" ".join(differs.split()), tuple(entries))

@@ -16,6 +16,7 @@ from mindgap.lab.studies.device_runs import Epoch
 from mindgap.lab.studies.resnet_runs import ImageRun, image_run
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.studies.text_runs import TRANSFORMER_XL, LanguageRun, language_run
+from mindgap.lab.studies.training_runs import adam_or_sgd
 
 if TYPE_CHECKING:
     import torch
@@ -97,10 +98,8 @@ class StatisticsRun:
         name, size = f"{self.name} readings", self.trial["batch"]
         if isinstance(self.run, ImageRun):
             device = self.run.parts["train"][1].device
-            batches = self.run.batches(
-                torch_stream(self.trial.seed, name, *names, device=device), samples
-            )
-            return [tuple(batch) for batch in batches]
+            stream = torch_stream(self.trial.seed, name, *names, device=device)
+            return list(self.run.batches(stream, samples))
 
         train = self.run.texts["train"]
         windows = replace(train, length=2 * train.length)
@@ -116,16 +115,18 @@ class StatisticsRun:
         may come out negative, and the norm is then 0. With ``exact`` the samples are all there are,
         so that there is no bias.
         """
-        found = self.statistics.read(batches)[-1]
-        gradient_square = found.gradient_norm**2 if exact else found.gradient_square
+        reading = self.statistics.read(batches)[-1]
+        gradient_square = reading.gradient_norm**2 if exact else reading.gradient_square
         row: Row = {
-            "samples": found.samples,
-            "sample_loss": found.loss,
-            "noise": found.noise,
+            "samples": reading.samples,
+            "sample_loss": reading.loss,
+            "noise": reading.noise,
             "gradient_square": gradient_square,
             "gradient_norm": math.sqrt(max(gradient_square, 0.0)),
         }
-        return row if self.right is None else {**row, "accuracy": float(self.right) / found.samples}
+        if self.right is not None:
+            row["accuracy"] = float(self.right) / reading.samples
+        return row
 
     def sharpness(self, batches: Sequence[tuple[Any, ...]]) -> Row:
         """The Hessian's norm over the first ``sharp_m`` samples of these batches (at least over one
@@ -218,9 +219,11 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
 
     from mindgap.measure.captured_statistics import CapturedStatistics
 
-    settings, lr = trial.settings, trial["lr"] * trial.settings.get("factor", 1.0)
+    settings = trial.settings
+    run: LanguageRun | ImageRun
+    right: torch.Tensor | None = None
     if settings.get("network") == "transformer-xl":
-        language = language_run(trial, name)
+        run = language_run(trial, name)
 
         def text_loss(model: Any, windows: Any) -> Any:
             """The loss on the second half of windows, with the memory of the first half."""
@@ -230,43 +233,26 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
             scores, _ = model(windows[:, length:-1], memory)
             return cross_entropy(scores.flatten(0, 1), windows[:, length + 1 :].flatten())
 
+        statistics = CapturedStatistics(run.model, text_loss, training=False, graph=trial["graph"])
+    else:
+        run = image_run(trial, name)
+        device = run.parts["train"][1].device
+        right = right_answers = torch.zeros((), dtype=torch.long, device=device)
+
+        def image_loss(model: Any, x: Any, y: Any) -> Any:
+            """The mean loss of a batch; adds its right answers to the counter."""
+            scores = model(x)
+            right_answers.add_((scores.detach().argmax(1) == y).sum())
+            return cross_entropy(scores, y)
+
         statistics = CapturedStatistics(
-            language.model, text_loss, training=False, graph=trial["graph"]
+            run.model, image_loss, counts=[right_answers], graph=trial["graph"]
         )
-        return StatisticsRun(
-            trial, name, language, _optimizer(settings, lr, language.model), statistics, None
-        )
-    image_network = image_run(trial, name)
-    right_answers = torch.zeros((), dtype=torch.long, device=image_network.parts["train"][1].device)
-
-    def loss(model: Any, x: Any, y: Any) -> Any:
-        """The mean loss of a batch; adds its right answers to the counter."""
-        scores = model(x)
-        right_answers.add_((scores.detach().argmax(1) == y).sum())
-        return cross_entropy(scores, y)
-
-    statistics = CapturedStatistics(
-        image_network.model, loss, counts=[right_answers], graph=trial["graph"]
-    )
-    return StatisticsRun(
-        trial,
-        name,
-        image_network,
-        _optimizer(settings, lr, image_network.model),
-        statistics,
-        right_answers,
-    )
-
-
-def _optimizer(settings: Any, lr: float, model: Any) -> torch.optim.Optimizer:
-    """Adam, or SGD with the settings' momentum and weight decay."""
-    import torch
-
-    if settings["optimizer"] == "adam":
-        return torch.optim.Adam(model.parameters(), lr=lr)
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=lr,
+    optimizer = adam_or_sgd(
+        settings["optimizer"],
+        list(run.model.parameters()),
+        trial["lr"] * settings.get("factor", 1.0),
         momentum=settings.get("momentum", 0.0),
         weight_decay=settings.get("weight_decay", 0.0),
     )
+    return StatisticsRun(trial, name, run, optimizer, statistics, right)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mindgap.base.alarm import time_limit
 from mindgap.base.check import between, fail, missing, one_of, whole
@@ -27,7 +27,7 @@ __all__ = ["BACKENDS", "Sweep", "spread", "stop_workers"]
 BACKENDS = ("local", "dask", "ray")
 
 #: Seconds to wait for a cluster to answer.
-CONNECT = 20
+CONNECT_LIMIT = 20
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,11 @@ class Sweep:
             fail("address", f"must be given with --backend {self.backend}", self.address)
 
 
-#: Study, header and folder of a trial, as :class:`Execute` takes them.
+#: Study, header and folder of a trial.
 Work = tuple[Any, Header, Path]
-
-
-class Execute(Protocol):
-    """Run one trial and record it, looking now and then whether to go on."""
-
-    def __call__(
-        self, study: Any, header: Header, folder: Path, *, go_on: Callable[[], bool] = ...
-    ) -> End: ...
+#: (study, header, folder) -> how the trial ended. It runs and records the trial, and asks its
+#: argument ``go_on`` now and then whether to go on.
+Execute = Callable[..., End]
 
 
 def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
@@ -97,8 +92,8 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
     else:
         calls = [partial(execute, *item) for item in work]
         for number, end in in_processes(calls, sweep.jobs or 1, limit=sweep.limit or None):
-            lost = isinstance(end, Lost)
-            yield work[number][1], End("failed", message=end.reason) if lost else end
+            header = work[number][1]
+            yield header, End("failed", message=end.reason) if isinstance(end, Lost) else end
 
 
 def _on_cluster(
@@ -113,22 +108,23 @@ def _on_cluster(
     """
     cluster = _dask(sweep.address) if sweep.backend == "dask" else _ray(sweep.address)
     try:
-        remaining, header_of = iter(work), dict[Any, Header]()  # future -> header of its trial
+        remaining = iter(work)
+        header_of: dict[Any, Header] = {}  # future -> header of its trial
         while True:
             free_places = len(work) if sweep.jobs is None else sweep.jobs - len(header_of)
             for study, header, folder in islice(remaining, free_places):
-                call = partial(execute, study, header, folder, go_on=wanted)
+                call = partial(execute, study, header, folder, go_on=is_awaited)
                 with _reachable(sweep):
                     header_of[cluster.submit(call)] = header
             if not header_of:
                 return
             with _reachable(sweep):
-                future = cluster.first(list(header_of))
+                future = cluster.first_ended(list(header_of))
             header = header_of.pop(future)
             try:
                 end = cluster.result(future)
             except Exception as error:
-                if not died(error):
+                if not worker_is_gone(error):
                     raise
                 end = End("failed", message=f"its worker or node was lost ({_first_line(error)})")
             yield header, end
@@ -147,7 +143,7 @@ def _reachable(sweep: Sweep) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not (died(error) or isinstance(error, OSError)):
+        if not (worker_is_gone(error) or isinstance(error, OSError)):
             raise
         raise RecordError(
             f"the {sweep.backend} cluster at {sweep.address} cannot be reached any more "
@@ -166,7 +162,7 @@ class Cluster:
     """What a sweep needs of a cluster."""
 
     submit: Callable[[Callable[[], End]], Any]  # call -> its future
-    first: Callable[[list[Any]], Any]  # futures -> the first of them that ends; waits for it
+    first_ended: Callable[[list[Any]], Any]  # futures -> the first that ends; waits for it
     result: Callable[[Any], End]  # future that has ended -> its result, or the error is raised
     close: Callable[[], Any]  # ends the connection
 
@@ -185,16 +181,20 @@ def _dask(address: str) -> Cluster:
     """A running Dask cluster.
 
     Raises:
+        MissingPackageError: the package is not installed; the message says how to install it.
         RuleError: none answers at the address.
     """
-    distributed = _import("distributed", "dask")
     try:
-        client = distributed.Client(address, timeout=CONNECT)
+        import distributed
+
+        client = distributed.Client(address, timeout=CONNECT_LIMIT)
+    except ImportError:
+        missing("dask", "dask")
     except (OSError, ValueError):
         fail("address", "must be that of a running dask cluster", address)
     return Cluster(
         submit=lambda call: client.submit(on_one_thread, call, pure=False),
-        first=lambda futures: next(iter(distributed.as_completed(futures))),
+        first_ended=lambda futures: next(iter(distributed.as_completed(futures))),
         result=lambda future: future.result(),
         close=client.close,
     )
@@ -204,41 +204,45 @@ def _ray(address: str) -> Cluster:
     """A running Ray cluster. It tries a call again whose worker died, ``ATTEMPTS`` times in all.
 
     Raises:
+        MissingPackageError: the package is not installed; the message says how to install it.
         RuleError: none answers at the address.
     """
-    ray = _import("ray", "ray")
     try:
+        import ray
+
         ray.init(
             address=address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
         )
+    except ImportError:
+        missing("ray", "ray")
     except (ConnectionError, OSError, ValueError, RuntimeError):
         fail("address", "must be that of a running ray cluster", address)
     remote = ray.remote(max_retries=ATTEMPTS - 1)(on_one_thread)
     return Cluster(
         submit=remote.remote,
-        first=lambda futures: ray.wait(futures, num_returns=1)[0][0],
+        first_ended=lambda futures: ray.wait(futures, num_returns=1)[0][0],
         result=ray.get,
         close=ray.shutdown,
     )
 
 
-def died(error: Exception) -> bool:
+def worker_is_gone(error: Exception) -> bool:
     """Whether an error says that a worker, its node or the cluster is gone, and not that a trial
     went wrong: Ray and Dask raise errors of their own then, and Ray wraps those of a trial.
 
     Example:
-        >>> died(ValueError("a trial's own"))
+        >>> worker_is_gone(ValueError("a trial's own"))
         False
     """
-    kinds = type(error).__mro__
-    if any(kind.__name__ == "RayTaskError" for kind in kinds):
+    classes = type(error).__mro__
+    if any(ancestor.__name__ == "RayTaskError" for ancestor in classes):
         return False
-    packages = {kind.__module__.partition(".")[0] for kind in kinds}
+    packages = {ancestor.__module__.partition(".")[0] for ancestor in classes}
     connection_lost = isinstance(error, ConnectionError) or type(error).__name__ == "CancelledError"
     return connection_lost or not packages.isdisjoint({"ray", "distributed", "dask"})
 
 
-def wanted() -> bool:
+def is_awaited() -> bool:
     """Whether the driver still waits for the trial that this process runs.
 
     Only a Dask worker can tell otherwise: it goes on with a task that was cancelled.
@@ -251,17 +255,3 @@ def wanted() -> bool:
     except (ValueError, AttributeError):  # no Dask worker at all
         return True
     return task is not None and task.state != "cancelled"
-
-
-def _import(module: str, extra: str) -> Any:
-    """The imported module, which an extra of mindgap installs.
-
-    Raises:
-        MissingPackageError: it is not installed; the message says how to install it.
-    """
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError:
-        missing(extra, extra)

@@ -95,18 +95,14 @@ class LanguageRun:
         Args:
             reading_steps: the steps after which there is a row; empty: every ``every`` steps.
         """
-        import torch
-
         from mindgap.measure.captured import tf32
 
         trial, train = self.trial, self.texts["train"]
-        # Weights that are dropped at every pass cannot lie in one piece, as cuDNN would like them
-        # to.
+        # Weights that are dropped at every pass cannot lie in one piece, which cuDNN warns about.
         warnings.filterwarnings(
             "ignore", message="RNN module weights are not part of single contiguous chunk"
         )
-        memory_state, loss = problems.going_on(self.model.blank(len(train.rows)))
-        in_bf16 = train.rows.is_cuda and trial["network"] == "transformer-xl"
+        carried, loss = problems.going_on(self.model.blank(len(train.rows)))
         with tf32(True):
             yield from device_run(
                 trial,
@@ -118,8 +114,8 @@ class LanguageRun:
                 steps=trial["steps"],
                 every=reading_steps or trial["every"],
                 schedule=schedule,
-                autocast=torch.bfloat16 if in_bf16 else None,
-                carried=memory_state,
+                bfloat16=trial["network"] == "transformer-xl",
+                carried=carried,
                 kept=kept,
                 graph=trial["graph"],
                 at_start=at_start,
@@ -168,10 +164,11 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
     return LanguageRun(trial, model, texts)
 
 
-def noted_losses(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Method -> the last losses on test text, one per seed that all methods have.
+def note_losses(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
+    """Add a note to ``parts``: each method's mean last loss on test text and the step sizes chosen.
 
-    A note to the verdict in ``parts`` gives each method's mean and the step sizes chosen.
+    Returns:
+        Method -> its last losses on test text, one per seed that all methods have.
     """
     losses = finals(runs, "test_loss")
     words = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Training:
     optimizer: torch.optim.Optimizer  # what moves it
     order: torch.Generator  # draws the minibatches
     #: name -> further streams of a study that go on from where they are (of its readings, say).
-    others: Mapping[str, torch.Generator]
+    others: Mapping[str, torch.Generator] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rates = [group["lr"] for group in self.optimizer.param_groups]  # before any schedule
@@ -78,7 +78,8 @@ class Training:
         Args:
             trial: the minibatch has as many samples as its setting ``train_batch``, or else
                 ``batch`` says.
-            factor: see :meth:`advance`.
+            factor: multiplies the step sizes that the optimizer was made with; None leaves those
+                that it has.
         """
         from mindgap.measure.captured import tf32
 
@@ -130,10 +131,10 @@ class Training:
             at_start: begin with a row of step 0, unless the trial was restored.
         """
         steps = steps or trial["steps"]
-        done = self.restore(trial.restored)
-        first = 0 if at_start and not trial.restored else done + 1
-        for step in range(first, steps + 1):
-            if step:
+        steps_done = self.restore(trial.restored)
+        first_step = 0 if at_start and not trial.restored else steps_done + 1
+        for step in range(first_step, steps + 1):
+            if step:  # step 0 is the start: nothing is trained before its row
                 self.step(trial, step_factor(schedule, step - 1, steps))
             if step % trial["every"] == 0:
                 row = {"step": step, **read(step)}
@@ -165,6 +166,7 @@ def bounded_losses(row: Mapping[str, Any], bound: Callable[[str], float]) -> dic
     """
 
     def bounded(name: str, loss: float) -> float:
+        """The loss, or its bound where it is larger or not finite."""
         return min(loss, bound(name)) if math.isfinite(loss) else bound(name)
 
     return {
@@ -173,17 +175,17 @@ def bounded_losses(row: Mapping[str, Any], bound: Callable[[str], float]) -> dic
     }
 
 
-def joined(batches: Sequence[Any]) -> Any:
-    """Batches of one size as one batch: the mean loss over its samples is the mean over theirs.
+def join_batches(batches: Sequence[Any]) -> Any:
+    """Join batches into one.
 
-    Each batch is a tensor or a tuple of tensors with a leading axis of samples, and so is the
-    result.
+    Each is a tensor or a tuple of tensors with a leading axis of samples, and so is the result. If
+    all have one size, the mean loss over its samples is the mean of theirs.
 
     Example:
         >>> import torch
         >>> (
-        ...     joined([torch.zeros(2, 3), torch.ones(2, 3)]).shape,
-        ...     joined([(torch.zeros(2), torch.ones(2))] * 2)[1],
+        ...     join_batches([torch.zeros(2, 3), torch.ones(2, 3)]).shape,
+        ...     join_batches([(torch.zeros(2), torch.ones(2))] * 2)[1],
         ... )
         (torch.Size([4, 3]), tensor([1., 1., 1., 1.]))
     """
@@ -207,7 +209,7 @@ def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
     """
     length = max(len(losses) // 4, 1)
     last_quarter = float(np.mean(losses[-length:]))
-    quarter_before = float(np.mean(losses[-2 * length : -length]))
+    quarter_before = float(np.mean(losses[-2 * length : -length]))  # NaN for a single loss
     return abs(last_quarter - quarter_before) <= SETTLED * quarter_before
 
 
@@ -333,6 +335,24 @@ def image_problem(
     on_digits = settings["images"] == "digits"
     build = problems.digits_network if on_digits else problems.cifar_network
     return build(width=settings["width"], seed=seed, start=start, **sizes)
+
+
+def adam_or_sgd(
+    name: str,
+    parameters: Sequence[torch.Tensor],
+    lr: float,
+    *,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+) -> torch.optim.Optimizer:
+    """torch's Adam where ``name`` is ``"adam"``, else its SGD, with ``momentum`` and
+    ``weight_decay``.
+    """
+    import torch
+
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=lr)
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
 def descent(

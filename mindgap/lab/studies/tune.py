@@ -18,12 +18,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mindgap.base.check import fail, missing, one_of, whole
 from mindgap.base.rng import stream_seed
-from mindgap.lab.studies.grid import grid_points, grid_search
+from mindgap.lab.studies.grid import Settings, grid_points, grid_search
 from mindgap.lab.studies.processes import Lost, in_processes
 from mindgap.lab.studies.spec import Study, Trial
 from mindgap.record.forms import (
@@ -45,8 +46,7 @@ FIRST_SEED = 10_000
 #: What a trial may raise when its numbers grow without bound.
 DIVERGENCE = (OverflowError, FloatingPointError)
 
-Settings = dict[str, Any]
-#: Called with method, number (from 1) and value of a trial.
+#: Called with method, number (from 1) and value (score) of a trial.
 OnTrial = Callable[[str, int, float], None]
 
 
@@ -66,8 +66,9 @@ def search(
         seconds: reads a stopwatch that runs while settings are evaluated.
 
     Example:
-        >>> tried = list(search(listed([{"lr": 1.0}, {"lr": 3.0}]), lambda s: (s["lr"] - 2.5) ** 2))
-        >>> best(tried).settings
+        >>> points = [{"lr": 1.0}, {"lr": 3.0}]
+        >>> tried = list(search(listed(points), lambda point: (point["lr"] - 2.5) ** 2))
+        >>> best_trial(tried).settings
         {'lr': 3.0}
     """
     tried = list(earlier)
@@ -77,18 +78,17 @@ def search(
             score = float(evaluate(settings))
         except DIVERGENCE:
             score = math.inf
-        tried.append(
-            TunedTrial(settings, score if math.isfinite(score) else math.inf, seconds() - start)
-        )
+        value = score if math.isfinite(score) else math.inf
+        tried.append(TunedTrial(settings, value, seconds() - start))
         yield tried[-1]
 
 
 def listed(points: Sequence[Settings]) -> Callable[[Sequence[TunedTrial]], Settings | None]:
-    """Propose the given settings in their order."""
+    """An ``ask`` for :func:`search` that proposes the given settings in their order."""
     return lambda tried: points[len(tried)] if len(tried) < len(points) else None
 
 
-def best(tried: Sequence[TunedTrial]) -> TunedTrial:
+def best_trial(tried: Sequence[TunedTrial]) -> TunedTrial:
     """The one with the smallest score, the first of equals."""
     return min(tried, key=lambda trial: trial.value)
 
@@ -166,9 +166,8 @@ def tune(
         RuleError: nothing to tune, unknown scale, fewer than one trial or seed, or some methods
             by another search than the others had.
     """
-    whole("trials", trials, least=1)
-    whole("seeds", seeds, least=1)
-    whole("jobs", jobs, least=1)
+    for name, number in {"trials": trials, "seeds": seeds, "jobs": jobs}.items():
+        whole(name, number, least=1)
     from mindgap.lab.studies.run import command, machine, now, versions
 
     study = study.at(one_of("scale", scale, study.scales))
@@ -199,26 +198,25 @@ def tune(
         started=started,
         registered=registered_hash(folder),
     )
-    earlier: Mapping[str, MethodTuning] = {}
+    methods: dict[str, MethodTuning] = {}
     if study.left_out and (folder / TUNING_FILE).exists():
         written = read_form(Tuning, folder / TUNING_FILE)
         if written.identity != tuning.identity:
-            others, of_seeds = ", ".join(written.methods), ", ".join(map(str, written.seeds))
+            others, their_seeds = ", ".join(written.methods), ", ".join(map(str, written.seeds))
             rule = (
-                f"must be searched as {others} were ({written.trials} trials, seeds {of_seeds}; "
+                f"must be searched as {others} were ({written.trials} trials, seeds {their_seeds}; "
                 f"{folder / TUNING_FILE}), or all methods at once"
             )
             fail("method", rule, ", ".join(settings))
-        earlier = written.methods
+        methods = dict(written.methods)
     if grid:
-        trials_of = _grid(study, settings, folder, jobs, on_trial)
+        trials_of = _tune_by_grid(study, settings, folder, jobs, on_trial)
     else:
-        trials_of = _searches(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
-    methods = dict(earlier)
+        trials_of = _tune_by_optuna(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
     for method in settings:
-        tried, chosen = trials_of[method], best(trials_of[method])
+        tried, best = trials_of[method], best_trial(trials_of[method])
         seconds = sum(trial.seconds for trial in tried)
-        methods[method] = MethodTuning(chosen.settings, chosen.value, seconds, tuple(tried))
+        methods[method] = MethodTuning(best.settings, best.value, seconds, tuple(tried))
     tuning = replace(tuning, methods=methods)
     write_form(folder / TUNING_FILE, tuning)
     return tuning
@@ -254,18 +252,18 @@ def _settings_to_tune(
     return settings
 
 
-def _grid(
+def _tune_by_grid(
     study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
 ) -> dict[str, list[TunedTrial]]:
     """Search each method over those settings of ``study.grid`` that it has.
 
-    The twin of :func:`_searches`, which asks Optuna instead.
+    Its twin :func:`_tune_by_optuna` searches ``study.tunable``.
 
     Args:
         study: with ``grid`` and ``tuning_seeds``.
         settings: method -> all its settings.
         folder: of the study's records; the journal of the grid is written there.
-        jobs: processes, over all methods.
+        jobs: processes, for points of all methods.
         on_trial: see :data:`OnTrial`.
 
     Returns:
@@ -273,8 +271,8 @@ def _grid(
     """
 
     def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
-        """Score of a point with one seed, and the seconds it took; the score of a run that
-        diverged is infinite.
+        """Score of a point with one seed, and the seconds it took; infinite and 0 after an error
+        of :data:`DIVERGENCE`.
         """
         try:
             return validation_score(study, method, {**settings[method], **point}, (seed,))
@@ -298,7 +296,7 @@ def _grid(
     return grid_search(grids, study.tuning_seeds, score, name, folder / GRID_FILE, jobs, on_trial)
 
 
-def _searches(
+def _tune_by_optuna(
     study: Study,
     settings: Mapping[str, Settings],
     folder: Path,
@@ -307,7 +305,9 @@ def _searches(
     jobs: int,
     on_trial: OnTrial,
 ) -> dict[str, list[TunedTrial]]:
-    """Search each method over ``study.tunable`` by Optuna; the twin of :func:`_grid`.
+    """Search each method over ``study.tunable`` by Optuna.
+
+    Its twin :func:`_tune_by_grid` tries the points of ``study.grid``.
 
     Args:
         study: with ``tunable``.
@@ -326,23 +326,23 @@ def _searches(
         RuntimeError: a process died several times.
     """
     calls = {
-        method: partial(_search, study, method, own_settings, folder, trials, seeds)
+        method: partial(_search_method, study, method, own_settings, folder, trials, seeds)
         for method, own_settings in settings.items()
     }
     if jobs == 1:
         return {method: call(on_trial) for method, call in calls.items()}
     trials_of: dict[str, list[TunedTrial]] = {}
-    for place, result in in_processes(list(calls.values()), jobs):
-        method = list(calls)[place]
+    for number, result in in_processes(list(calls.values()), jobs):
+        method = list(calls)[number]
         if isinstance(result, Lost):
             raise RuntimeError(f"{method}: {result.reason}")
         trials_of[method] = result
-        for number, trial in enumerate(result, 1):
-            on_trial(method, number, trial.value)
+        for trial_number, trial in enumerate(result, 1):
+            on_trial(method, trial_number, trial.value)
     return trials_of
 
 
-def _search(
+def _search_method(
     study: Study,
     method: str,
     settings: Settings,
@@ -351,22 +351,24 @@ def _search(
     seeds: Sequence[int],
     on_trial: OnTrial = lambda method, number, value: None,
 ) -> list[TunedTrial]:
-    """The first ``trials`` trials of one method.
+    """Search one method over ``study.tunable`` by Optuna; returns its first ``trials`` trials.
 
     Those in its journal are taken from there. The others are carried out now and written into it.
-    The arguments are those of :func:`_searches`, for one method.
+    The other arguments are those of :func:`_tune_by_optuna`, with the ``settings`` of the one
+    ``method``.
     """
-    spent = [0.0]  # seconds, changed by ``evaluate``
+    total_seconds = 0.0  # of the trials carried out now
 
-    def evaluate(guess: Settings) -> float:
-        """The score of the guessed settings; their seconds are added up."""
-        score, seconds = validation_score(study, method, {**settings, **guess}, seeds)
-        spent[0] += seconds
+    def evaluate(proposed: Settings) -> float:
+        """The score of the proposed settings; their seconds are added to the total."""
+        nonlocal total_seconds
+        score, seconds = validation_score(study, method, {**settings, **proposed}, seeds)
+        total_seconds += seconds
         return score
 
     ask, write, journalled = _sampler(study, method, settings, folder, trials, len(seeds))
     all_trials = list(journalled)
-    for trial in search(ask, evaluate, journalled, lambda: spent[0]):
+    for trial in search(ask, evaluate, journalled, lambda: total_seconds):
         all_trials.append(trial)
         write(trial)
         on_trial(method, len(all_trials), trial.value)
@@ -389,8 +391,15 @@ def _sampler(
     Returns:
         ``ask(trials so far) -> next settings or None``; ``write(trial)``, which writes a trial
         into the journal; and the trials that the journal holds, in their order.
+
+    Raises:
+        MissingPackageError: Optuna is not installed.
     """
-    optuna = _optuna()
+    try:
+        optuna: Any = import_module("optuna")
+    except ImportError:
+        missing("optuna", "tune")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         journal = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL_FILE))
@@ -415,26 +424,22 @@ def _sampler(
         )
         proposals.append(optimize.ask())
         return {
-            n: proposals[-1].suggest_float(n, low, high, log=True)
-            for n, (low, high) in study.tunable.items()
+            name: proposals[-1].suggest_float(name, low, high, log=True)
+            for name, (low, high) in study.tunable.items()
         }
 
-    def write(tried: TunedTrial) -> None:
-        """Write the trial asked for last, and its score, into the journal."""
-        proposals[-1].set_user_attr("seconds", tried.seconds)
-        optimize.tell(proposals[-1], tried.value)
+    def write(trial: TunedTrial) -> None:
+        """Write the trial proposed last, and its score, into the journal."""
+        proposals[-1].set_user_attr("seconds", trial.seconds)
+        optimize.tell(proposals[-1], trial.value)
 
     # A trial that was killed does not count.
     complete = optimize.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-    ordered = sorted(complete, key=lambda trial: trial.number)
-    return (
-        ask,
-        write,
-        [
-            TunedTrial(dict(trial.params), trial.value, trial.user_attrs.get("seconds", 0.0))
-            for trial in ordered
-        ],
-    )
+    journalled = [
+        TunedTrial(dict(trial.params), trial.value, trial.user_attrs.get("seconds", 0.0))
+        for trial in sorted(complete, key=lambda trial: trial.number)
+    ]
+    return ask, write, journalled
 
 
 def validation_score(
@@ -456,13 +461,3 @@ def validation_score(
         scores.append(score if math.isfinite(score) and not diverged else math.inf)
         seconds += trial.seconds
     return sum(scores) / len(scores), seconds
-
-
-def _optuna() -> Any:
-    """Optuna, told to print errors only; an error that says what to install where it is missing."""
-    try:
-        import optuna
-    except ImportError:
-        missing("optuna", "tune")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna

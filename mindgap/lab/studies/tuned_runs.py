@@ -14,7 +14,7 @@ import numpy as np
 from mindgap.base.check import fail, one_of
 from mindgap.lab.studies.spec import Figure, Row, Trial
 from mindgap.lab.studies.training_runs import Training, bounded_losses, step_factor
-from mindgap.lab.studies.tune import best, listed, search
+from mindgap.lab.studies.tune import best_trial, listed, search
 from mindgap.record.forms import TunedTrial
 
 if TYPE_CHECKING:
@@ -99,8 +99,9 @@ def tuned_run(
     if trial["steps"] < trial["every"]:
         fail("steps", f"must be at least every = {trial['every']}", trial["steps"])
     score_of = score or itemgetter(-1)
-    # Without a score only the last value counts, so a candidate is read at its end alone.
-    every = trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]
+    # Without a score only the last value counts, so a candidate is read at its end alone: after the
+    # largest multiple of ``every``.
+    tuning_every = trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]
     last_values: dict[float, float] = {}  # candidate -> last value of ``on``
 
     def evaluate(settings: Mapping[str, Any]) -> float:
@@ -108,7 +109,7 @@ def tuned_run(
         ``last_values``.
         """
         lr = settings["lr"]
-        *_, last_row = _train(trial, start, lr, "tuning", on, score_of, {}, {}, every)
+        *_, last_row = _train(trial, start, lr, "tuning", on, score_of, {}, {}, tuning_every)
         last_values[lr] = last_row[on]
         return float(last_row["score"])
 
@@ -126,8 +127,7 @@ def tuned_run(
             "candidate_loss": last_values.get(lr, math.inf),  # infinite after an overflow
         }
         yield {**row, "factor": factors[len(trials) - 1]} if factors else row
-    state = {"scores": scores}
-    chosen_lr = best(trials).settings["lr"]
+    state, chosen_lr = {"scores": scores}, best_trial(trials).settings["lr"]
     yield from _train(trial, start, chosen_lr, "run", on, score_of, state, restored, trial["every"])
 
 
@@ -175,7 +175,7 @@ def optimizer_of(
         "acclip, second moment": "second_moment",
     }
     one_of("optimizer", name, ("sgd", "gclip", "cclip", "adam", *forms))
-    if name == "sgd":
+    if name == "sgd":  # with momentum 0.9 a gradient moves x by lr / (1 - 0.9) in all
         return torch.optim.SGD(parameters, lr=0.1 * lr, momentum=0.9)
     if name == "gclip":
         return GClip(parameters, lr=lr, tau=tau, beta=0.9, clip="momentum")

@@ -27,7 +27,7 @@ PASSES = {"sgd": 1, "svrg": 3}
 
 
 def epoch(
-    rule: str, gradient: Any, theta: list[Any], steps: Any, samples: int, batch: int, generator: Any
+    rule: str, gradient: Any, theta: list[Any], rates: Any, samples: int, batch: int, generator: Any
 ) -> list[Any]:
     """One epoch: samples // batch updates of all copies.
 
@@ -38,7 +38,7 @@ def epoch(
         rule: ``"sgd"`` or ``"svrg"``.
         gradient: (θ, indices) -> the gradient of the mean loss over these samples, a list like θ.
         theta: parameters, with an axis of copies in front; the snapshot θ̃ is their value now.
-        steps: η, one a copy, of a shape that multiplies θ.
+        rates: the step sizes η, one per copy, of a shape that multiplies θ.
         samples: how many samples there are.
         batch: samples in a minibatch, drawn with replacement.
         generator: of the draws; it is advanced.
@@ -49,16 +49,14 @@ def epoch(
     import torch
 
     snapshot = theta
-    full = gradient(snapshot, torch.arange(samples)) if rule == "svrg" else []
+    full_gradient = gradient(snapshot, torch.arange(samples)) if rule == "svrg" else []
     for _ in range(samples // batch):
-        pick = torch.randint(samples, (batch,), generator=generator)
-        direction = gradient(theta, pick)
+        indices = torch.randint(samples, (batch,), generator=generator)
+        direction = gradient(theta, indices)
         if rule == "svrg":
-            direction = [
-                current - at_snapshot + mean
-                for current, at_snapshot, mean in zip(direction, gradient(snapshot, pick), full)
-            ]
-        theta = [parameter - steps * change for parameter, change in zip(theta, direction)]
+            at_snapshot = gradient(snapshot, indices)
+            direction = [g - s + f for g, s, f in zip(direction, at_snapshot, full_gradient)]
+        theta = [parameter - rates * change for parameter, change in zip(theta, direction)]
     return theta
 
 
@@ -72,14 +70,15 @@ class _Digits:
     train: int  # the first so many samples are trained on; the others are for the test
     decay: float  # γ: the loss has the term γ/2 ‖θ‖²
 
-    def gradient(self, theta: list[Tensor], pick: Tensor) -> list[Tensor]:
-        """The gradient of the mean loss with decay over some training samples, a list like θ;
-        ``pick`` are their numbers.
+    def gradient(self, theta: list[Tensor], indices: Tensor) -> list[Tensor]:
+        """The gradient of the mean loss with decay over the training samples of these indices, a
+        list like θ.
         """
         copies = len(theta[0])
-        x = self.features[: self.train][pick].expand(copies, -1, -1)
-        y = self.labels[: self.train][pick].expand(copies, -1)
-        return [g + self.decay * t for g, t in zip(self.net.gradient(theta, x, y)[1], theta)]
+        x = self.features[: self.train][indices].expand(copies, -1, -1)
+        y = self.labels[: self.train][indices].expand(copies, -1)
+        _, gradients = self.net.gradient(theta, x, y)
+        return [g + self.decay * t for g, t in zip(gradients, theta)]
 
     def value(self, theta: list[Tensor]) -> Tensor:
         """Mean training loss with decay, one number per copy."""
@@ -126,20 +125,23 @@ def loop(trial: Trial) -> Iterator[Row]:
     convex = trial["layers"] == 1
     lowest = float(digits.value(_minimum(digits, trial))[0]) if convex else 0.0
     candidates = [(lr, drops) for drops in (False, True) for lr in trial["steps"]]
-    chosen = trial.restored.get("chosen", -1)
-    cost, problem = PASSES[trial["rule"]], "convex" if convex else "network"
+    chosen = trial.restored.get("chosen", -1)  # number of a candidate; -1: not known yet
+    passes_per_epoch, problem = PASSES[trial["rule"]], "convex" if convex else "network"
     if trial.restored.get("phase", 0) == 0:
         for state in _epochs(trial, digits, candidates, phase=0):
             gaps = _gaps(digits, state["theta"], lowest)
             chosen = int(gaps.argmin())
             trial.save({**state, "chosen": chosen})
-            row = {"choosing_passes": state["epoch"] * cost, "choosing_gap": float(gaps[chosen])}
-            yield {**row, "problem": problem}
+            yield {
+                "choosing_passes": state["epoch"] * passes_per_epoch,
+                "choosing_gap": float(gaps[chosen]),
+                "problem": problem,
+            }
     lr, drops = candidates[chosen]
     for state in _epochs(trial, digits, [(lr, drops)], phase=1):
         trial.save({**state, "chosen": chosen})
         yield {
-            "passes": state["epoch"] * cost,
+            "passes": state["epoch"] * passes_per_epoch,
             "gap": float(_gaps(digits, state["theta"], lowest)[0]),
             "test_error": digits.test_error(state["theta"]),
             "lr": lr,
@@ -174,7 +176,7 @@ def _epochs(
     """
     import torch
 
-    generator = trial.torch_generator(f"t4 {('choosing', 'judged')[phase]}")
+    generator = trial.torch_generator("t4 judged" if phase else "t4 choosing")
     start = digits.net.start(1, trial["radius"], generator)
     theta, first_epoch = [p.expand(len(candidates), -1, -1).clone() for p in start], 0
     if trial.restored.get("phase") == phase:
@@ -183,14 +185,18 @@ def _epochs(
     rule, epochs = trial["rule"], trial["passes"] // PASSES[trial["rule"]]
     for number in range(first_epoch, epochs):
         factor = step_factor("late drops", number, epochs)
-        rates = [lr * (factor if drops else 1.0) for lr, drops in candidates]
-        steps = torch.tensor(rates, dtype=torch.float64)[:, None, None]
+        step_sizes = [lr * (factor if drops else 1.0) for lr, drops in candidates]
+        rates = torch.tensor(step_sizes, dtype=torch.float64)[:, None, None]
         with trial.timed():
             theta = epoch(
-                rule, digits.gradient, theta, steps, digits.train, trial["batch"], generator
+                rule, digits.gradient, theta, rates, digits.train, trial["batch"], generator
             )
-        state = {"phase": phase, "epoch": number + 1, "theta": theta}
-        yield {**state, "generator": generator.get_state()}
+        yield {
+            "phase": phase,
+            "epoch": number + 1,
+            "theta": theta,
+            "generator": generator.get_state(),
+        }
 
 
 def _resnet(trial: Trial) -> Iterator[Row]:
@@ -230,13 +236,10 @@ def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
     start = digits.net.start(1, 1.0, trial.torch_generator("t4 minimum"))
     theta = ahead = [parameter.zero_() for parameter in start]
     for _ in range(math.ceil(40 / ratio)):  # (1 - q)^(40/q), what is left, is below 1e-17
-        next_theta = [
-            leading - gradient / smoothness
-            for leading, gradient in zip(ahead, digits.gradient(ahead, every_sample))
-        ]
+        gradient = digits.gradient(ahead, every_sample)
+        next_theta = [a - g / smoothness for a, g in zip(ahead, gradient)]
         ahead = [
-            new + (1 - ratio) / (1 + ratio) * (new - parameter)
-            for new, parameter in zip(next_theta, theta)
+            new + (1 - ratio) / (1 + ratio) * (new - old) for new, old in zip(next_theta, theta)
         ]
         theta = next_theta
     return theta

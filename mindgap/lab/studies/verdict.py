@@ -91,9 +91,7 @@ class Parts:
             reading: the form of the statement that the part is about, one of :data:`READINGS`.
         """
         refuted = not holds if refuted is None else refuted
-        answer = "yes" if holds else "open"
-        if refuted:
-            answer = "no"
+        answer = "no" if refuted else "yes" if holds else "open"
         self.asked.append(Part(name, answer, words, one_of("reading", reading, READINGS)))
         label = name if reading in name else f"{reading}, {name}"
         self.note(f"{label}: {answer}" + (f" ({words})" if words else ""), numbers)
@@ -114,11 +112,11 @@ class Parts:
             if erratum.certificate:
                 certificate = erratum.certify()
                 words = f"printed {erratum.printed}, counterexample {certificate.words()}"
-                self.add(
+                self.add(  # a page breaks lines at semicolons
                     erratum.place.replace("; ", ", "),
                     holds=not certificate.valid,
                     reading="as printed",
-                    words=words.replace("; ", ", "),  # a page breaks lines at semicolons
+                    words=words.replace("; ", ", "),
                     numbers={f"certificate, {erratum.place}": certificate.ratio},
                 )
 
@@ -195,47 +193,46 @@ class Parts:
         )
 
     def ahead_of_all(
-        self, name: str, values: Mapping[str, np.ndarray], one: str, smallest: float
+        self, name: str, values: Mapping[str, np.ndarray], method: str, smallest: float
     ) -> Standing:
         """Add the part: one method is above every other, by paired differences over at least
-        :data:`LEAST_SEEDS` seeds. ``Design.decide`` in ``power.py`` repeats the rule for arrays of
-        made-up data.
+        :data:`LEAST_SEEDS` seeds.
 
         Yes if each difference is above 0 with 95 % confidence and at least ``smallest`` on average.
         To be above *all* every comparison must say so, which errs in at most 5 % of cases without a
         correction. No if some other method is above by at least ``smallest`` on average with a
         confidence of 95 % for all comparisons together (Bonferroni).
-        ``tests/lab/studies/test_cleaning_study.py`` simulates how often it says what.
+        ``Design.decide`` in ``power.py`` repeats the rule for arrays of made-up data.
 
         With fewer seeds the whole verdict becomes inconclusive (:meth:`decide_nothing`).
 
         Args:
             name: of the part.
             values: method -> one number per seed, higher is better, the same seeds in one order.
-            one: the method that is said to be ahead.
+            method: the one that is said to be ahead.
             smallest: the smallest difference that matters.
 
         Returns:
-            How the one method stands, by the intervals without a correction.
+            How the method stands, by the intervals without a correction.
         """
-        rivals, seeds = len(values) - 1, len(values[one])
-        standing = against_all(values, one, miss=ONE_SIDED)
-        corrected = against_all(values, one, miss=ONE_SIDED / rivals)
+        rivals, seeds = len(values) - 1, len(values[method])
+        standing = against_all(values, method, miss=ONE_SIDED)
+        corrected = against_all(values, method, miss=ONE_SIDED / rivals)
         clearly_better = [
             rival
             for rival, lead in corrected.leads.items()
             if lead.high < 0 and lead.mean <= -smallest
         ]
-        place, best = standing.order.index(one) + 1, standing.order[0]
+        place, best = standing.order.index(method) + 1, standing.order[0]
         leads = {rival: lead.triple for rival, lead in standing.leads.items()}
         self.add(
             name,
             holds=all(lead.low > 0 and lead.mean >= smallest for lead in standing.leads.values()),
             refuted=bool(clearly_better),
-            words=f"{values[one].mean():.3f} ± {spread(values[one]):.3f}, "
+            words=f"{values[method].mean():.3f} ± {spread(values[method]):.3f}, "
             f"place {place} of {rivals + 1}; best: {best} {values[best].mean():.3f}; "
             f"{standing.words}; the rule asks for all {rivals}",
-            numbers={"lead_of_" + one.lower(): leads, "clearly_above": clearly_better},
+            numbers={"lead_of_" + method.lower(): leads, "clearly_above": clearly_better},
         )
         if seeds < LEAST_SEEDS:
             self.decide_nothing(f"{seeds} seeds are too few: the rule asks for {LEAST_SEEDS}")
@@ -352,10 +349,10 @@ def verdict_of(answers: Iterable[str]) -> str:
         >>> verdict_of(["yes", "open"]), verdict_of(["no", "open"])
         ('inconclusive', 'does not hold')
     """
-    given = set(answers)
-    if "no" in given:
+    distinct = set(answers)
+    if "no" in distinct:
         return "does not hold"
-    return "inconclusive" if "open" in given else "holds"
+    return "inconclusive" if "open" in distinct else "holds"
 
 
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -436,18 +433,18 @@ def chosen_steps(group: Sequence[Run]) -> tuple[float, int]:
     The step size is the last value of ``lr``. The list are the candidates in the rows, else those
     in the settings; its ends are the smallest and the largest of them.
     """
-    at_an_end = 0
-    for run in group:
+    steps, at_an_end = [last(run, "lr") for run in group], 0
+    for run, step in zip(group, steps):
         candidates = run.column("candidate") or run.header.settings.get("candidates", [])
-        at_an_end += len(candidates) > 1 and last(run, "lr") in (min(candidates), max(candidates))
-    return float(np.median([last(run, "lr") for run in group])), at_an_end
+        at_an_end += len(candidates) > 1 and step in (min(candidates), max(candidates))
+    return float(np.median(steps)), at_an_end
 
 
 def step_words(group: Sequence[Run]) -> str:
     """The median step size that the runs chose, and how often it stood at an end of its list."""
-    step_size, at_an_end = chosen_steps(group)
+    median_step, at_an_end = chosen_steps(group)
     end_words = f", {at_an_end} of {len(group)} at an end of the list" if at_an_end else ""
-    return f"step {step_size:.3g}{end_words}"
+    return f"step {median_step:.3g}{end_words}"
 
 
 def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
@@ -477,11 +474,11 @@ def slope(x: Values, y: Values) -> tuple[float, float]:
     """
     xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     centred = xs - xs.mean()
-    spread = float(centred @ centred)
-    gradient = float(centred @ ys) / spread
-    residual = ys - ys.mean() - gradient * centred
-    standard_error = float(np.sqrt(residual @ residual / max(len(xs) - 2, 1) / spread))
-    return gradient, standard_error
+    sum_of_squares = float(centred @ centred)
+    fitted_slope = float(centred @ ys) / sum_of_squares
+    residual = ys - ys.mean() - fitted_slope * centred
+    variance = residual @ residual / max(len(xs) - 2, 1)
+    return fitted_slope, float(np.sqrt(variance / sum_of_squares))
 
 
 @dataclass(frozen=True)
@@ -523,9 +520,8 @@ def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
     mean, number = float(array.mean()), len(array)
     if number < 2:
         return Interval(mean, -math.inf, math.inf)
-    half_width = float(
-        student_quantile(1 - miss / 2, number - 1) * array.std(ddof=1) / math.sqrt(number)
-    )
+    quantile = student_quantile(1 - miss / 2, number - 1)
+    half_width = float(quantile * array.std(ddof=1) / math.sqrt(number))
     return Interval(mean, mean - half_width, mean + half_width)
 
 
@@ -593,13 +589,13 @@ def against_all(values: Mapping[str, np.ndarray], method: str, *, miss: float = 
 
 
 def log_ratio(over: Values, under: Values, *, miss: float = 0.05) -> Interval:
-    """Interval for the mean of log(over/under), for paired positive values.
+    """The interval for the mean of log(over/under), for paired positive values.
 
     Values below 1e-12 count as 1e-12, so that a zero has a logarithm. ``miss`` is how often the
     interval misses the mean.
     """
-    over_log, under_log = (np.log(np.maximum(values, 1e-12)) for values in (over, under))
-    return mean_interval(over_log - under_log, miss=miss)
+    logs = np.log(np.maximum(over, 1e-12)) - np.log(np.maximum(under, 1e-12))
+    return mean_interval(logs, miss=miss)
 
 
 def as_ratios(log: Interval) -> dict[str, float]:

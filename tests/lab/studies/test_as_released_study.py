@@ -14,11 +14,11 @@ from mindgap.lab.studies.cleaning_runs import task_of
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.released_representation import (
     ADDED,
-    DROPPED,
     F_Y,
+    FAULTS_OF,
     G_X,
-    OF,
-    PLAIN,
+    NO_IMPLICIT,
+    NO_MEMORY,
     QUERY,
     released_method,
 )
@@ -136,7 +136,7 @@ def walked(title, *faults, steps=3):
     return states, problem
 
 
-@pytest.mark.parametrize("title", list(OF))
+@pytest.mark.parametrize("title", list(FAULTS_OF))
 def test_without_faults_every_method_is_the_library_s_own(title):
     (*_, ours), _ = walked(title, NONE)
     (*_, paper), _ = walked(title, "paper")
@@ -146,11 +146,11 @@ def test_without_faults_every_method_is_the_library_s_own(title):
 
 
 @pytest.mark.parametrize(
-    ("title", "fault"), [(title, fault) for title, of in OF.items() for fault in of]
+    ("title", "fault"), [(title, fault) for title, of in FAULTS_OF.items() for fault in of]
 )
 def test_each_fault_changes_the_iterates_of_a_method_that_has_it(title, fault):
-    if (title, fault) == ("SABA", PLAIN):
-        (*_, ours), _ = walked(title, PLAIN, steps=4)
+    if (title, fault) == ("SABA", NO_MEMORY):
+        (*_, ours), _ = walked(title, NO_MEMORY, steps=4)
         assert set(ours.values) == {"x", "y", "z"}  # no tables
         return
     (*_, ours), _ = walked(title, fault)
@@ -207,7 +207,7 @@ def lower_token(state):
 
 
 def test_stocbio_without_the_implicit_gradient_moves_along_f_x():
-    states, problem = walked("StocBio", DROPPED, steps=1)
+    states, problem = walked("StocBio", NO_IMPLICIT, steps=1)
     start, after = states
     f_x = representation_oracle(problem).upper(start.x, after.y, draws_of(start)["f"])[0]
     torch.testing.assert_close(
@@ -236,10 +236,10 @@ def test_a_fault_that_one_method_alone_has_moves_its_ranking():
 
     assert verdict("", 0.0).verdict == "holds"
     lame = verdict(
-        f"StocBio, {DROPPED}", -0.1
+        f"StocBio, {NO_IMPLICIT}", -0.1
     )  # a quarter of it in SLIP's lead over the mean of four
     assert lame.verdict == "does not hold"
-    assert [p.answer for p in lame.asked if p.name.startswith(DROPPED)] == ["no"]
+    assert [p.answer for p in lame.asked if p.name.startswith(NO_IMPLICIT)] == ["no"]
     assert verdict(f"SLIP, {QUERY}", 0.006).verdict == "does not hold"
 
 

@@ -22,7 +22,7 @@ from mindgap.cli.live import Boards, Watcher
 from mindgap.lab.report import write_page
 from mindgap.lab.report.compare import Difference, compare, difference
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.run import chosen, plan, run_all
+from mindgap.lab.studies.run import plan, run_all, tuned_settings
 from mindgap.lab.studies.spec import Scale
 from mindgap.lab.studies.tune import FIRST_SEED, GRID_FILE, JOURNAL_FILE, tune
 from mindgap.record.forms import Tuning, read_form
@@ -203,7 +203,7 @@ def test_an_interrupted_search_goes_on_to_the_same_end(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         tune(STUDY, "quick", tmp_path / "cut", trials=12, on_trial=interrupt)
     assert (tmp_path / "cut" / "bowl" / "quick" / JOURNAL_FILE).exists()
-    assert chosen(tmp_path / "cut", STUDY, "quick") == {}, (
+    assert tuned_settings(tmp_path / "cut", STUDY, "quick") == {}, (
         "nothing is chosen from unequal numbers of trials"
     )
     resumed = tune(STUDY, "quick", tmp_path / "cut", trials=12)
@@ -237,7 +237,7 @@ def test_some_methods_cannot_be_searched_otherwise_than_the_others_were(tmp_path
     tune(STUDY.only("quick", ["slow"]), "quick", tmp_path, trials=5)
     with pytest.raises(RuleError, match=r"must be searched as slow were \(5 trials, seeds 10000;"):
         tune(STUDY.only("quick", ["fast"]), "quick", tmp_path, trials=2)
-    run_all([plan(STUDY, "quick", tuned=chosen(tmp_path, STUDY, "quick"))], tmp_path)
+    run_all([plan(STUDY, "quick", tuned=tuned_settings(tmp_path, STUDY, "quick"))], tmp_path)
     page = write_page(tmp_path, tmp_path / "page.html").read_text()
     assert "5 trials of slow (no other method was searched), lr in" in page
     tune(STUDY, "quick", tmp_path, trials=2)  # all methods at once: equal again
@@ -250,12 +250,12 @@ def test_a_search_of_some_methods_keeps_what_the_same_search_chose_for_others(
     for method in ("slow", "fast"):
         tune(STUDY.only("quick", [method]), "quick", tmp_path, trials=3)
     alone = tune(STUDY, "quick", tmp_path / "together", trials=3)
-    assert chosen(tmp_path, STUDY, "quick") == {
+    assert tuned_settings(tmp_path, STUDY, "quick") == {
         m: dict(found.chosen) for m, found in alone.methods.items()
     }
     with pytest.raises(RuleError, match="must be searched as fast, slow were"):
         tune(STUDY.only("quick", ["slow"]), "quick", tmp_path, trials=2)
-    assert set(chosen(tmp_path, STUDY, "quick")) == {"slow", "fast"}
+    assert set(tuned_settings(tmp_path, STUDY, "quick")) == {"slow", "fast"}
 
 
 def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(
@@ -273,7 +273,7 @@ def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(
 
 def test_runs_use_what_was_chosen_and_overrides_have_the_last_word(tmp_path: Path) -> None:
     found = tune(STUDY, "quick", tmp_path, trials=3)
-    tuned = chosen(tmp_path, STUDY, "quick")
+    tuned = tuned_settings(tmp_path, STUDY, "quick")
     steps = {h.method: h.settings["lr"] for h in plan(STUDY, "quick", tuned=tuned).headers}
     assert steps == {m: found.methods[m].chosen["lr"] for m in STUDY.methods}
     overridden = plan(STUDY, "quick", tuned=tuned, overrides={"lr": "0.5"})
@@ -282,7 +282,7 @@ def test_runs_use_what_was_chosen_and_overrides_have_the_last_word(tmp_path: Pat
 
 def test_the_report_shows_tuning_curves_and_cost(tmp_path: Path) -> None:
     tune(STUDY, "quick", tmp_path, trials=4)
-    run_all([plan(STUDY, "quick", tuned=chosen(tmp_path, STUDY, "quick"))], tmp_path)
+    run_all([plan(STUDY, "quick", tuned=tuned_settings(tmp_path, STUDY, "quick"))], tmp_path)
     page = write_page(tmp_path, tmp_path / "page.html").read_text()
     assert "Tuning: best value so far" in page
     assert "4 trials of every method, lr in [0.001, 10] on a log scale, on validation_loss" in page

@@ -15,7 +15,7 @@ from mindgap.base.check import RuleError
 from mindgap.lab.studies import bert_runs
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.question_runs import pre_trained
+from mindgap.lab.studies.question_runs import pre_trained_weights
 from mindgap.lab.tasks.problems import (
     best_spans,
     exact_and_f1,
@@ -110,7 +110,7 @@ def test_spans_and_scores_against_a_plain_search():
 
 
 def test_fine_tuning_begins_where_pre_training_ended():
-    state = pre_trained("prose", WORDS, 8, 1, 15, steps=3, batch=4, seed=5)
+    state = pre_trained_weights("prose", WORDS, 8, 1, 15, steps=3, batch=4, seed=5)
     untrained = masked_language_model(
         "prose", words=WORDS, width=8, layers=1, length=15, seed=5
     ).objective.model

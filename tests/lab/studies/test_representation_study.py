@@ -164,11 +164,15 @@ def test_one_domain_of_the_reviews_is_the_tests(monkeypatch):
         Table(np.full((20, 4), i), np.arange(20) % 2, f"Amazon reviews: {n}")
         for i, n in enumerate(names)
     )
-    monkeypatch.setattr("mindgap.lab.studies.representation_runs._real", lambda source: tables)
+    monkeypatch.setattr(
+        "mindgap.lab.studies.representation_runs._text_tables", lambda source: tables
+    )
     train, validation, test = tables_of("reviews", 0)
     assert [table.origin.split()[-1] for table in test] == [TEST_DOMAIN]
     assert [[len(t) for t in part] for part in (train, validation)] == [[16, 16], [4, 4]]
-    monkeypatch.setattr("mindgap.lab.studies.representation_runs._real", lambda source: tables)
+    monkeypatch.setattr(
+        "mindgap.lab.studies.representation_runs._text_tables", lambda source: tables
+    )
     assert [[len(t) for t in part] for part in tables_of("snli", 0)] == [[20], [20], [20]]
     with pytest.raises(
         RuleError, match="data must be one of 'digits', 'turned digits', 'snli', 'reviews'"

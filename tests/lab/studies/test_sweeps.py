@@ -19,7 +19,7 @@ from mindgap.base.check import RuleError
 from mindgap.lab.studies import sweep as sweeping
 from mindgap.lab.studies.loop import SUFFIX, Checkpoints, Trial
 from mindgap.lab.studies.processes import ATTEMPTS
-from mindgap.lab.studies.run import execute, forget, overwritten, plan, run_all
+from mindgap.lab.studies.run import delete_records, execute, existing_records, plan, run_all
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Cluster, Sweep
 from mindgap.record.schema import End, RecordError, Row
@@ -98,7 +98,7 @@ def test_one_failing_method_does_not_stop_the_others_and_its_error_is_recorded(
     run_all(
         [plan(study, "quick")],
         tmp_path,
-        jobs=2,
+        sweep=Sweep(2),
         on_end=lambda h, e: ends.update({(h.method, h.seed): e}),
     )
     assert {key: end.outcome for key, end in ends.items()} == {
@@ -133,7 +133,7 @@ def test_a_worker_killed_once_takes_nothing_with_it(
     study = replace(
         STUDY, methods={"plain": {}, "other": {"die_at": 5, "deaths": 1, "marks": str(tmp_path)}}
     )
-    run_all([plan(study, "quick")], tmp_path / "runs", jobs=2)
+    run_all([plan(study, "quick")], tmp_path / "runs", sweep=Sweep(2))
     assert (tmp_path / "death0").exists()
     found = rows(tmp_path / "runs")
     assert len(found) == 4
@@ -152,7 +152,7 @@ def test_a_trial_that_always_kills_its_worker_is_given_up_and_the_others_finish(
     run_all(
         [plan(study, "quick", seeds=1)],
         tmp_path / "runs",
-        jobs=2,
+        sweep=Sweep(2),
         on_end=lambda h, e: ends.update({h.method: e.message}),
     )
     assert ends == {"plain": "", "deadly": f"its worker died {ATTEMPTS} times (out of memory?)"}
@@ -166,7 +166,7 @@ def test_whoever_works_beside_a_deadly_trial_is_not_given_up_with_it(tmp_path: P
     run_all(
         [plan(study, "quick", seeds=1)],
         tmp_path / "runs",
-        jobs=2,
+        sweep=Sweep(2),
         on_end=lambda h, e: ends.update({h.method: e}),
     )
     assert {method: end.outcome for method, end in ends.items()} == {
@@ -277,10 +277,10 @@ def test_a_run_that_nobody_waits_for_stops_after_a_row_and_is_taken_up_later(
 def test_force_names_what_it_overwrites_and_nothing_else(tmp_path: Path) -> None:
     run_all([plan(STUDY, "quick", seeds=1)], tmp_path)
     wanted = [plan(STUDY, "quick", seeds=2)]
-    named = overwritten(wanted, tmp_path)
+    named = existing_records(wanted, tmp_path)
     assert sorted(p.name for p in named) == sorted(p.name for p in tmp_path.rglob("*.jsonl"))
     assert len(named) == 2
-    forget(named)
+    delete_records(named)
     assert list(tmp_path.rglob("*.jsonl")) == []
 
 

@@ -260,7 +260,7 @@ def test_the_other_claims_on_hyper_cleaning_run_on_the_same_task(name, rows):
 
 
 def test_a_study_uses_the_search_that_it_names(tmp_path):
-    from mindgap.lab.studies.run import chosen
+    from mindgap.lab.studies.run import tuned_settings
     from mindgap.record.forms import MethodTuning, Tuning, write_form
 
     found = {
@@ -273,14 +273,14 @@ def test_a_study_uses_the_search_that_it_names(tmp_path):
         folder / "tuning.json",
         Tuning("b3-hyper-cleaning", "gpu", "validation_loss", {}, 1, (1000,), found),
     )
-    assert chosen(tmp_path, find("b4-hyper-cleaning"), "gpu")["SOBA"] == {"lr_x": 3.0}
-    by_key, keys = chosen(tmp_path, find("b6-epochs"), "gpu"), {"slip": 9.0, "soba": 3.0}
+    assert tuned_settings(tmp_path, find("b4-hyper-cleaning"), "gpu")["SOBA"] == {"lr_x": 3.0}
+    by_key, keys = tuned_settings(tmp_path, find("b6-epochs"), "gpu"), {"slip": 9.0, "soba": 3.0}
     assert by_key == {
         name: {"lr_x": keys[method["key"]]}
         for name, method in find("b6-epochs").methods.items()
         if method["key"] in keys
     }
-    assert chosen(tmp_path, find("b4-hyper-cleaning"), "cpu") == {}
+    assert tuned_settings(tmp_path, find("b4-hyper-cleaning"), "cpu") == {}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")

@@ -9,7 +9,7 @@ from typing import Any
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies import representation_runs
-from mindgap.lab.studies.released_representation import FAULTS, OF, released_method
+from mindgap.lab.studies.released_representation import FAULTS, FAULTS_OF, released_method
 from mindgap.lab.studies.released_runs import ALL, FIGURES, NONE, RULE, judge
 from mindgap.lab.studies.spec import Row, Scale, Source, Study, Trial
 
@@ -22,7 +22,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     and the validation loss at ``readings`` equal distances of calls and at the start.
     """
     fault = one_of("fault", trial["fault"], (NONE, *FAULTS, ALL))
-    own_faults = OF[trial.method.split(", ")[0]]  # a method is called "title, fault"
+    own_faults = FAULTS_OF[trial.method.split(", ")[0]]  # a method is called "title, fault"
     faults = {*own_faults, ALL} if fault == ALL else {fault} & set(own_faults)
     task = representation_runs.task_of(trial)
     method = released_method(trial, task, faults)
@@ -34,7 +34,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 _METHODS = {
     f"{title}, {fault}": {**representation_runs.KEYS[title], "fault": fault}
-    for title, of in OF.items()
+    for title, of in FAULTS_OF.items()
     for fault in (NONE, *of, *([ALL] if of else []))
 }
 

@@ -23,7 +23,7 @@ from mindgap.base.check import one_of
 from mindgap.lab.studies import cleaning_runs, representation_runs
 from mindgap.lab.studies.bilevel_runs import by_case, end_of, in_units, trained_gate
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.tune import FIRST_SEED, best, listed, random_points, search
+from mindgap.lab.studies.tune import FIRST_SEED, best_trial, listed, random_points, search
 from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
 
 #: ends of the searches, log-uniform between them, as wide for the one problem as for the other
@@ -129,7 +129,7 @@ def _search_and_run(
     points = random_points(trial, space, trial["tried"])
     if one_step:
         points = [{**point, "lr_z": point["lr_y"]} for point in points]
-    best_point = best(list(search(listed(points), search_loss)))
+    best_point = best_trial(list(search(listed(points), search_loss)))
     task, steps = task_of(trial), best_point.settings
     columns = {**steps, "search_loss": best_point.value}
     if not one_step:

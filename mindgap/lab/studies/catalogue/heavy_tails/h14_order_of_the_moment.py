@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mindgap.lab.studies.spec import Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.text_runs import noted_losses, text_optimizer_run
+from mindgap.lab.studies.text_runs import note_losses, text_optimizer_run
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def judge_orders(runs: Sequence[Run]) -> Parts:
         moment, where it ran, are of the reading "variant", which decides nothing.
     """
     parts = Parts()
-    losses = noted_losses(parts, runs)
+    losses = note_losses(parts, runs)
     for name in (PLAIN, OVER):
         with_alpha_1 = name.format(1)
         for order in ORDERS if with_alpha_1 in losses else ():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.text_runs import noted_losses, text_optimizer_run
+from mindgap.lab.studies.text_runs import note_losses, text_optimizer_run
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, optimizer_of
 from mindgap.lab.studies.verdict import by_seed, means
 
@@ -107,7 +107,7 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
         (:meth:`~mindgap.lab.studies.verdict.Parts.below`).
     """
     parts, groups = Parts(), by_seed(runs)
-    losses = noted_losses(parts, runs)
+    losses = note_losses(parts, runs)
     lengths = {  # method -> mean length of a step, one number per seed
         name: np.array([np.mean(run.column("step_length")) for run in groups[name]])
         for name in ("Adam", "ACClip", OTHER)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.lab.studies.noise_drift_runs import NORMS, QUICK, loop
-from mindgap.lab.studies.noise_runs import BERT_PROXY, IMAGES_ON_DEVICE, ON_DEVICE, word
+from mindgap.lab.studies.noise_runs import BERT_PROXY, IMAGES_ON_DEVICE, ON_DEVICE, answer_word
 from mindgap.lab.studies.spec import Figure, Parts, Run, Scale, Source, Study, scales
 from mindgap.lab.studies.training_runs import LARGE_TEXT
 from mindgap.lab.studies.verdict import by_method
@@ -46,8 +46,8 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
         medians[name] = numbers
         parts.note(
             f"{name}: norms heavier than Gaussian after {readings[0][-1]['step']} steps "
-            f"{word(numbers['heavier'])}; within one minibatch {numbers['within']:.2f}; norms by "
-            f"the published estimator {', '.join(f'{index:.2f}' for index in indices)}",
+            f"{answer_word(numbers['heavier'])}; within one minibatch {numbers['within']:.2f}; "
+            f"norms by the published estimator {', '.join(f'{index:.2f}' for index in indices)}",
             {name: numbers},
         )
     image, text = medians["convolutional network"], medians["transformer"]

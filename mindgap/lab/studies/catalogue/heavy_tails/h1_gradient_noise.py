@@ -24,15 +24,15 @@ from mindgap.lab.studies.noise_runs import (
     RESNET_PROXY,
     STATES,
     UNSETTLED,
+    answer_number,
+    answer_word,
     control_norms,
     fixed_design,
     index_words,
     noise_at_start,
     noise_side_by_side,
     norm_rows,
-    number,
     trained_bert,
-    word,
 )
 from mindgap.lab.studies.power import AnswerDesign
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
@@ -111,8 +111,8 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
         answers_of[name] = answers
         parts.note(
             f"{name}: {index_words(answers['hill_index'])}, heavier than Gaussian "
-            f"{word(answers['hill_heavier'])}, "
-            f"variance settles {word(answers['settles'])} (m^{answers['exponent']:.2f})",
+            f"{answer_word(answers['hill_heavier'])}, "
+            f"variance settles {answer_word(answers['settles'])} (m^{answers['exponent']:.2f})",
             {name: {column.removeprefix("hill_"): value for column, value in answers.items()}},
         )
     gauss, stable = answers_of["Gaussian vectors"], answers_of["stable vectors"]
@@ -220,7 +220,7 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
         yield {"reading": way, "place": place, "index": min(index, LARGEST)}
     hill = tail_index(sample, seed=trial.seed)
     yield {
-        "norms_heavier": number(hill.heavier),
+        "norms_heavier": answer_number(hill.heavier),
         "norms_index": min(hill.index, LARGEST),
         "published": indices["coordinates, as published"],
         "per_layer": indices["coordinates, one scale a layer"],
@@ -251,7 +251,7 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
     parts.add(
         "norms do not",
         image["norms_heavier"] == 0.0,
-        words=f"heavier {word(image['norms_heavier'])}",
+        words=f"heavier {answer_word(image['norms_heavier'])}",
     )
     return parts
 

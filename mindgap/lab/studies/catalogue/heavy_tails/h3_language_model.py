@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.gates import BIGRAM
+from mindgap.lab.studies.gates import BIGRAM_LOSS
 from mindgap.lab.studies.power import Array
 from mindgap.lab.studies.spec import (
     Design,
@@ -30,7 +30,7 @@ from mindgap.lab.studies.spec import (
     Trial,
     scales,
 )
-from mindgap.lab.studies.text_runs import TRANSFORMER_XL, noted_losses, text_optimizer_run
+from mindgap.lab.studies.text_runs import TRANSFORMER_XL, note_losses, text_optimizer_run
 from mindgap.lab.studies.tuned_runs import (
     CHOSEN,
     FACTORS,
@@ -108,10 +108,10 @@ def judge(runs: Sequence[Run]) -> Parts:
         model. Other forms of ACClip are variants or notes, which decide nothing.
     """
     parts = Parts()
-    losses = noted_losses(parts, runs)
+    losses = note_losses(parts, runs)
     if runs[0].header.scale == "gpu":
-        adam_runs = by_method(runs)["Adam"]
-        bigram = float(np.mean([run.rows[-1].get("bigram_loss", BIGRAM) for run in adam_runs]))
+        adam_rows = [run.rows[-1] for run in by_method(runs)["Adam"]]
+        bigram = float(np.mean([row.get("bigram_loss", BIGRAM_LOSS) for row in adam_rows]))
         worst = max(losses, key=lambda name: float(np.mean(losses[name])))
         parts.gate(
             "every optimizer ends below a bigram model",

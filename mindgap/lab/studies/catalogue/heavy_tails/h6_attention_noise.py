@@ -23,6 +23,7 @@ from mindgap.lab.studies.noise_runs import (
     CROSSED,
     HEAVIER,
     PIPELINES,
+    answer_word,
     control_norms,
     fixed_design,
     index_words,
@@ -30,7 +31,6 @@ from mindgap.lab.studies.noise_runs import (
     noise_side_by_side,
     norm_rows,
     of_nearly_all,
-    word,
 )
 from mindgap.lab.studies.power import AnswerDesign
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
@@ -85,9 +85,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         answer = answers[name] = float(np.median(of_seeds)) if crossed else of_nearly_all(of_seeds)
         row = medians(group, ("hill_index", "settles", "exponent", "largest"))
         words = (
-            f"heavy-tailed {word(answer)}, {index_words(row['hill_index'])} (Hill), "
+            f"heavy-tailed {answer_word(answer)}, {index_words(row['hill_index'])} (Hill), "
             f"largest norm {row['largest']:.1f} medians, "
-            f"variance settles {word(row['settles'])}"
+            f"variance settles {answer_word(row['settles'])}"
         )
         numbers = {name: {"heavier": answer, "seeds": len(group), **row}}
         stated = STATED.get(name.split(", batch")[0])

@@ -11,12 +11,12 @@ from mindgap.lab.studies.never_at_rest_runs import (
     NO_LOWER,
     READINGS,
     RULE,
-    common,
     figures,
     late_levels,
     level,
     loop,
     more_at_a_smaller_step,
+    shared_parts,
 )
 from mindgap.lab.studies.spec import Parts, Run, Scale, Source, Study, scales
 from mindgap.lab.studies.verdict import by_seed
@@ -28,11 +28,11 @@ def judge_images(runs: Sequence[Run]) -> Parts:
     """Judge E1 from levels of the gradient norm, means over a stretch of a run's rows.
 
     Returns:
-        The parts that E1 and E2 share (:func:`common`), then four by 95 % intervals over seeds: the
-        last quarter of the longer runs has no lower norm than their stretch up to where the other
-        runs end; the smaller step has the larger norm, noise and sharpness.
+        The parts that E1 and E2 share (:func:`shared_parts`), then four by 95 % intervals over
+        seeds: the last quarter of the longer runs has no lower norm than their stretch up to where
+        the other runs end; the smaller step has the larger norm, noise and sharpness.
     """
-    parts, groups = common(runs, schedule=DROPS, periods={DROPS: 3}), by_seed(runs)
+    parts, groups = shared_parts(runs, schedule=DROPS, periods={DROPS: 3}), by_seed(runs)
     common_end = 0.3  # the share of the longer runs at which the other runs end
     late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
     earlier_norms = [

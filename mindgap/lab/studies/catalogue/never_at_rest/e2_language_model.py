@@ -10,12 +10,12 @@ from mindgap.lab.studies.never_at_rest_runs import (
     NO_LOWER,
     READINGS,
     RULE,
-    common,
     figures,
     late_levels,
     level,
     loop,
     more_at_a_smaller_step,
+    shared_parts,
 )
 from mindgap.lab.studies.spec import Parts, Run, Scale, Source, Study, scales
 from mindgap.lab.studies.verdict import by_seed
@@ -29,12 +29,12 @@ def judge_language(runs: Sequence[Run]) -> Parts:
     """Judge E2 from levels of the gradient norm, means over a stretch of a run's rows.
 
     Returns:
-        The parts that E1 and E2 share (:func:`common`), then by 95 % intervals over seeds: for
-        every method, the norm of the last quarter is no lower than that of the second one; for each
-        pair of neighbours in :data:`CONSTANT`, norm, noise and sharpness are larger at the smaller
-        step.
+        The parts that E1 and E2 share (:func:`shared_parts`), then by 95 % intervals over seeds:
+        for every method, the norm of the last quarter is no lower than that of the second one; for
+        each pair of neighbours in :data:`CONSTANT`, norm, noise and sharpness are larger at the
+        smaller step.
     """
-    parts, groups = common(runs, schedule=COSINE, periods={}), by_seed(runs)
+    parts, groups = shared_parts(runs, schedule=COSINE, periods={}), by_seed(runs)
     late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
     for name, group in groups.items():
         earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in group]

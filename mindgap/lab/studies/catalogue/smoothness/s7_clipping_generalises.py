@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, noted_accuracies
+from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, note_accuracies
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
@@ -57,7 +57,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         seeds. Both use 90 % intervals: yes above, no below, open where they cross.
     """
     parts = Parts()
-    accuracy = noted_accuracies(parts, runs)
+    accuracy = note_accuracies(parts, runs)
     if runs[0].header.settings.get("model") == "ResNet20":
         clipped = mean_interval(accuracy["clipped SGD"], miss=ONE_SIDED)
         parts.add(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, noted_accuracies
+from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, note_accuracies
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
@@ -52,7 +52,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         :data:`MARGIN`, no where it lies outside altogether.
     """
     parts = Parts()
-    accuracy = noted_accuracies(parts, runs)
+    accuracy = note_accuracies(parts, runs)
     gap = mean_interval(accuracy["Nesterov"] - accuracy["heavy ball"], miss=ONE_SIDED)
     parts.add(
         "hardly a difference",
