@@ -5,7 +5,7 @@
 
 Each task trains for 200 steps with torch's AdamW at lr 1e-3. Then the gradients of 512 minibatches
 say, as in ``mindgap measure``, whether the variance of the noise is infinite; only then ``advise``
-prescribes ``clip="auto"``. What that clip did comes from the records of its judgement,
+prescribes ``clip="noise"``. What that clip did comes from the records of its judgement,
 ``clipping_fifth.jsonl`` and ``clipping_sixth.jsonl``: its change at lr 1e-3 and full length, paired
 by seed. One JSON line per task and seed; a second call makes what is missing.
 """
@@ -64,7 +64,7 @@ def examine(name: str, seed: int) -> dict[str, object]:
     batches = [task.draw(world, stream) for _ in range(BATCHES)]
     found = infinite_variance(noise_sample(Objective(network, loss), batches, seed=seed))
     judged = Judgement("finite variance", found.infinite, found.answer)
-    clips = any('clip="auto"' in advice.code for advice in prescribe([judged]))
+    clips = any('clip="noise"' in advice.code for advice in prescribe([judged]))
     index, low, high = (round(min(x, MOST), 3) for x in (found.index, *found.interval))
     row = {"task": name, "seed": seed, "index": index, "interval": [low, high]}
     return {**row, "infinite": found.infinite, "prescribed": clips}
@@ -81,7 +81,7 @@ def records(folder: Path) -> dict:
 
 
 def effect(losses: dict, name: str) -> float:
-    """The change in percent by ``clip="auto"``: median of three pairs, full length, lr 1e-3."""
+    """The change in percent by ``clip="noise"``: median of three pairs, full length, lr 1e-3."""
     here = losses[name, TASKS[name].steps]
     return 100 * (paired(here["weighed 2, growth 2"], here["AdamW"]) - 1)
 
@@ -97,7 +97,8 @@ def table(file: Path) -> str:
             continue
         indices = ", ".join("above 20" if r["index"] > 20 else f"{r['index']:.1f}" for r in rows)
         count = f"{sum(r['prescribed'] for r in rows)} of {len(rows)}"
-        change = f"{effect(losses, name):+.1f} %".replace("-", "−")
+        change = f"{effect(losses, name):+.1f} %".replace("+0.0", "0.0").replace("-0.0", "0.0")
+        change = change.replace("-", "−")
         shown = name.partition(": ")[2] or name
         lines.append((shown, task.tail, task.split, indices, count, change))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

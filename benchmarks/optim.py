@@ -48,8 +48,8 @@ def small_shapes(device: str) -> list[tuple[int, ...]]:
 #: name -> (constructor, bytes per float32 parameter that the rule must move)
 OURS = {
     "AdamW clip": (lambda p, **o: AdamW(p, clip=1.0, **o), 32),
-    "AdamW clip auto": (lambda p, **o: AdamW(p, **o), 40),
-    "AdamW clip quantile": (lambda p, **o: AdamW(p, clip="quantile", **o), 32),
+    "AdamW clip auto": (lambda p, **o: AdamW(p, clip="auto", **o), 32),
+    "AdamW clip noise": (lambda p, **o: AdamW(p, clip="noise", **o), 40),
     "AdamW clip guard": (lambda p, **o: AdamW(p, clip=1.0, spike_guard="clip", **o), 32),
     "AdamW": (lambda p, **o: AdamW(p, clip=None, **o), 28),
     "AdamW clip unit": (lambda p, **o: AdamW(p, clip="unit", **o), 32),
@@ -87,10 +87,10 @@ def pair(params: list[Any], optimizer: Any) -> Any:
 
 
 def judging(params: list[Any]) -> Any:
-    """A step of ``AdamW(clip="auto")`` at which every gradient counts as large, which costs most;
+    """A step of ``AdamW(clip="noise")`` at which every gradient counts as large, which costs most;
     with a small copy that makes it so.
     """
-    optimizer = AdamW(params)
+    optimizer = AdamW(params, clip="noise")
     optimizer.step()
     window = optimizer.param_groups[0]["norms"]
 
@@ -127,7 +127,7 @@ def contenders(params: list[Any], device: str, which: str) -> dict[str, tuple[An
                 optimizer = build(params, **options)
                 found[f"{name} {form}"] = (optimizer.step, size)
     if "fused" in which.split(","):
-        found["AdamW clip auto fused, judging at every step"] = (judging(params), 40)
+        found["AdamW clip noise fused, judging at every step"] = (judging(params), 40)
     return found
 
 
@@ -205,8 +205,8 @@ PAIRS = (
     ("AdamW coordinates fused", "torch clip_grad_norm_ + AdamW fused", {"cuda": 1.0}),
     ("ACClip unit fused", "torch clip_grad_norm_ + AdamW fused", {"cuda": 1.0}),
     ("SGD clip fused", "torch clip_grad_norm_ + SGD momentum fused", {}),
-    ("AdamW clip auto fused", "torch clip_grad_norm_ + AdamW fused", {"cpu": 1.0, "cuda": 1.0}),
-    ("AdamW clip quantile fused", "AdamW clip fused", {"cpu": 0.97, "cuda": 0.97}),
+    ("AdamW clip noise fused", "torch clip_grad_norm_ + AdamW fused", {"cpu": 1.0, "cuda": 1.0}),
+    ("AdamW clip auto fused", "AdamW clip fused", {"cpu": 0.97, "cuda": 0.97}),
     ("AdamW clip guard fused", "AdamW clip fused", {"cpu": 0.97, "cuda": 0.97}),
     ("GClip auto fused", "GClip gradient fused", {"cpu": 0.97, "cuda": 0.97}),
     ("GClip guard fused", "GClip gradient fused", {"cpu": 0.97, "cuda": 0.97}),

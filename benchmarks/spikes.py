@@ -27,7 +27,7 @@ REFERENCE = "torch AdamW, clip_grad_norm_(1)"
 #: Those at their defaults must pass; lr and tau where there is no default.
 DEFAULTS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW(params)": lambda p: AdamW(p),
-    "AdamW(params, clip='quantile')": lambda p: AdamW(p, clip="quantile"),
+    "AdamW(params, clip='noise')": lambda p: AdamW(p, clip="noise"),
     "AdamW(params, clip=1.0)": lambda p: AdamW(p, clip=1.0),
     "SGD(params, 0.05)": lambda p: SGD(p, 0.05),
     "SGD(params, 0.02, 0.9)": lambda p: SGD(p, 0.02, 0.9),
@@ -49,8 +49,10 @@ DEFAULTS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 #: What stands in the table of many spikes beside torch's.
 OFTEN: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW(params)": lambda p: AdamW(p),
-    "AdamW(params, spike_guard='clip')": lambda p: AdamW(p, spike_guard="clip"),
-    "AdamW(params, clip='quantile')": lambda p: AdamW(p, clip="quantile"),
+    "AdamW(params, clip='noise')": lambda p: AdamW(p, clip="noise"),
+    "AdamW(params, clip='noise', spike_guard='clip')": lambda p: AdamW(
+        p, clip="noise", spike_guard="clip"
+    ),
     "AdamW(params, clip='unit')": lambda p: AdamW(p, clip="unit"),
     "ACClip(params)": lambda p: ACClip(p),
 }

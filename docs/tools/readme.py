@@ -28,7 +28,7 @@ TASKS = {
 #: Column of the judged table -> that of the README.
 COLUMNS = {
     '`clip="auto"`': '`AdamW(clip="auto")`',
-    '`clip="quantile"`': '`clip="quantile"`',
+    '`clip="noise"`': '`clip="noise"`',
     '`clip="unit"`': '`clip="unit"`',
     "ACClip": "`ACClip`",
     "best of five clips": "best of five fixed thresholds",

@@ -27,7 +27,7 @@ class Batch:
     grads: list[Tensor]  # the gradients' real numbers, likewise
     k: int  # number of the step, from 1
     scale: Tensor | None = None  # 0-dim factor on each gradient, which clips its norm; None for 1
-    #: 0-dim: whether AdamW's ``clip="auto"`` finds that large gradients are noise; None elsewhere.
+    #: 0-dim: whether ``clip="noise"`` finds that large gradients are noise; None elsewhere.
     noisy: Tensor | None = None
     rate: Tensor | None = None  # the step size, 0-dim float64
     #: states by name, one real tensor per parameter.

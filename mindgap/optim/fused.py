@@ -158,7 +158,7 @@ class FusedSteps:
         if policy.judge is not None:
             window, judged = self._window_of(groups[0], device), partial(self._entries_of, groups)
             policy = policy._replace(window=window, judged=judged)
-        elif policy.clip == "quantile" or policy.guard is not None:
+        elif policy.clip == "auto" or policy.guard is not None:
             policy = policy._replace(window=self._window_of(groups[0], device))
         # Before the kernels where the step is certain: they push what was just read of the tensors
         # out of the cache.

@@ -259,13 +259,13 @@ class RuleOptimizer(Optimizer, ABC):
         # By position, which takes less time; the engine puts window and memories in.
         policy = Policy(
             self._nonfinite,
-            self._clip_rule,
+            self._norm_clip,
             self._spike_guard,
             None,
             self._norm_eps,
             QUANTILE,
             SPIKE_AFTER,
-            partial(judge_number_, self.param_groups) if self._clip_rule == "noise" else None,
+            partial(judge_number_, self.param_groups) if self._norm_clip == "noise" else None,
         )
         try:
             outcome = self._fused.step(
@@ -459,12 +459,9 @@ class RuleOptimizer(Optimizer, ABC):
     # -- collecting gradients
     # ----------------------------------------------------------------------------------
 
-    #: Threshold of the gradient's norm over all parameters, as the user gave it: None, a number,
-    #: ``"auto"``, ``"quantile"``, or ``"unit"`` to divide the gradient by its norm.
+    #: Threshold of the gradient's norm over all parameters: None, a number, ``"auto"``, ``"unit"``
+    #: to divide the gradient by its norm, or ``"noise"`` (see ``mindgap.optim.sides``).
     _norm_clip: float | str | None = None
-    #: What ``"auto"`` means: ``"quantile"``, of the last norms, or ``"noise"``, for the rule of
-    #: ``mindgap.optim.sides``.
-    _auto_clip = "quantile"
     #: Whether the gradient's norm is taken at every step for the report.
     _reports_norm = False
     #: Whether the rule itself clips, besides what ``_norm_clip`` does.
@@ -533,21 +530,14 @@ class RuleOptimizer(Optimizer, ABC):
             group["k"] += 1
 
     @property
-    def _clip_rule(self) -> float | str | None:
-        """What the norm of all gradients is clipped by: None, a number, ``"quantile"``, ``"unit"``
-        or ``"noise"``.
-        """
-        return self._auto_clip if self._norm_clip == "auto" else self._norm_clip
-
-    @property
     def _norm_eps(self) -> float:
         """What is added to the norm before dividing the threshold by it."""
-        return 0.0 if self._clip_rule == "quantile" else NORM_EPS
+        return 0.0 if self._norm_clip == "auto" else NORM_EPS
 
     def _clip_norm(self, norm: Tensor, batches: list[Batch]) -> bool:
         """Turn the norm of all gradients into each batch's ``scale``, the factor on its gradients
         (None for no factor). Where a policy follows the last norms, the norm enters their window in
-        the first group. With the rule ``"noise"`` each batch also learns whether large gradients
+        the first group. With ``clip="noise"`` each batch also learns whether large gradients
         are noise (``noisy``). The report gets norm, clipping and spikes.
 
         Args:
@@ -556,15 +546,15 @@ class RuleOptimizer(Optimizer, ABC):
         Returns:
             False where the step must be left out, because of a spike with ``spike_guard="skip"``.
         """
-        head, rule, scale, share = self.param_groups[0], self._clip_rule, None, None
+        head, rule, scale, share = self.param_groups[0], self._norm_clip, None, None
         threshold: Any = rule
         spike, noisy = False, None
-        if rule == "quantile" or self._spike_guard:
+        if rule == "auto" or self._spike_guard:
             window = head["norms"] = head.get("norms", new_window(norm.device)).to(norm.device)
             if self._spike_guard:
                 low, high, limit = spike_range(window)
                 spike = bool(norm > limit)
-            if rule == "quantile":
+            if rule == "auto":
                 threshold = running_quantile(window, QUANTILE)
             if rule != "noise" or spike:  # else the judge puts the norm in
                 push_(window, norm)
@@ -592,7 +582,7 @@ class RuleOptimizer(Optimizer, ABC):
         return True
 
     def _judged(self, norm: Tensor) -> tuple[Tensor, Tensor]:
-        """What the rule ``"noise"`` makes of the norm of all gradients: the factor on them, and
+        """What ``clip="noise"`` makes of the norm of all gradients: the factor on them, and
         whether large ones are noise; 0-dim, on the norm's device, which is not waited for.
         """
         if norm.device.type != "cpu":

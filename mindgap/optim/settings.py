@@ -19,9 +19,8 @@ Order = Literal["gradient", "momentum"]
 Clip = float | Literal["auto"] | None
 #: For rules whose steps do not scale with the gradient: "unit" divides the gradient by its norm.
 UnitClip = float | Literal["auto", "unit"] | None
-#: In AdamW "auto" tells noise from signal among the large gradients (``mindgap.optim.sides``), and
-#: what it means elsewhere is called "quantile".
-AdamWClip = float | Literal["auto", "quantile", "unit"] | None
+#: "noise" tells noise from signal among the large gradients (``mindgap.optim.sides``).
+AdamWClip = float | Literal["auto", "unit", "noise"] | None
 NONFINITE: tuple[str, ...] = get_args(Nonfinite)
 SPIKE_GUARDS = (None, "clip", "skip")
 SCOPES: tuple[str, ...] = get_args(Scope)

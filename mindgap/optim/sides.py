@@ -1,4 +1,4 @@
-"""Which large gradients are noise: the rule of ``AdamW(clip="auto")``.
+"""Which large gradients are noise: the rule of ``AdamW(clip="noise")``.
 
 Large gradients that point to one side are signal; those that point to both sides are noise. A
 gradient is *large* if its norm is above four medians of the 128 norms before it, once ten are

@@ -44,7 +44,7 @@ OPTIMIZERS: dict[str, OptimizerEntry] = {
             "adamw",
             "AdamW",
             Source("torch", "clip_grad_norm_ and AdamW"),
-            "AdamW that clips the gradient's norm itself, where large gradients are noise",
+            "AdamW that clips the gradient's norm itself, at a number or at a running quantile",
             "x ← x − η·m/(√v+ε) with m, v averages of the clipped gradient and its square",
         ),
         _entry(

@@ -60,7 +60,7 @@ ADAMW_CLIP_BAD = (
     ({"clip": 0.0}, "clip must be positive, got 0.0"),
     (
         {"clip": "automatic"},
-        "clip must be None, 'auto', 'quantile', 'unit' or a positive number, got 'automatic'",
+        "clip must be None, 'auto', 'unit', 'noise' or a positive number, got 'automatic'",
     ),
 )
 TRACK_BAD = (
@@ -94,7 +94,7 @@ CASES = {
                 "unclipped": {"clip": None},
                 "coordinates": {"clip": "unit", "coordinates": 3.0},
                 "largest": {"amsgrad": True, "weight_decay": 0.1},
-                "quantile": {"clip": "quantile", "spike_guard": "skip"},
+                "noise": {"clip": "noise", "weight_decay": 0.1},
             },
             bad=COMMON_BAD
             + PROJECT_BAD

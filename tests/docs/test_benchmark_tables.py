@@ -134,15 +134,15 @@ def test_the_pages_on_clipping_have_the_tables_of_the_records() -> None:
 
 def test_advise_prescribes_clipping_only_where_it_lowered_the_loss() -> None:
     advice = script("clipping_advice")
-    tasks = script("clipping_tasks").TASKS
+    tasks = script("clipping").TASKS
     losses = advice.records(RECORDS)
     rows = advice.read(RECORDS / "clipping_advice.jsonl")
-    measured = [task for task in tasks.values() if task.split in ("develop", "judge")]
-    assert len(rows) == 3 * len(measured)
+    assert len(rows) == 3 * len(tasks)
     prescribed = {name for (name, _), row in rows.items() if row["prescribed"]}
     assert prescribed
-    assert all(tasks[name].tail == "noise" for name in prescribed)
     assert all(advice.effect(losses, name) < 0 for name in prescribed)
+    # There are tasks on which it would have cost.
+    assert max(advice.effect(losses, name) for name in tasks) > 4
 
 
 def test_tasks_of_clipping_are_judged_apart_and_their_noise_is_what_they_say() -> None:

@@ -57,7 +57,7 @@ RULES = {
         for eps in (1e-8, 0.0)
         for more in (
             {},
-            {"clip": "quantile"},
+            {"clip": "noise"},
             {"clip": "unit", "coordinates": 3.0},
             {"amsgrad": True},
         )

@@ -312,9 +312,9 @@ def forms():
         "adamw largest": lambda p, **o: AdamW(p, 0.05, amsgrad=True, clip=1.0, **o),
         "adamw unit": lambda p, **o: AdamW(p, 0.05, clip="unit", **o),
         "adamw coordinates": lambda p, **o: AdamW(p, 0.05, clip="unit", coordinates=2.0, **o),
-        "adamw auto": lambda p, **o: AdamW(p, 0.05, clip="auto", **o),
+        "adamw noise": lambda p, **o: AdamW(p, 0.05, clip="noise", **o),
         "acclip unit": lambda p, **o: AnyACClip(p, 0.05, clip="unit", **o),
-        "adamw quantile": lambda p, **o: AdamW(p, 0.05, clip="quantile", maximize=True, **o),
+        "adamw auto": lambda p, **o: AdamW(p, 0.05, clip="auto", maximize=True, **o),
         "adamw without clip": lambda p, **o: AdamW(
             p, 0.05, betas=(0.0, 0.9), eps=0.0, clip=None, **o
         ),

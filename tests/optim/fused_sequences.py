@@ -50,10 +50,10 @@ MAKES = {
     ),
     "acclip second": lambda p, **o: ACClip(p, 0.1, form="second_moment", weight_decay=0.1, **o),
     "adamw": lambda p, **o: AdamW(p, 0.1, clip=1.0, **o),
-    "adamw quantile": lambda p, **o: AdamW(p, 0.1, clip="quantile", maximize=True, **o),
+    "adamw auto": lambda p, **o: AdamW(p, 0.1, clip="auto", maximize=True, **o),
     "adamw coordinates": lambda p, **o: AdamW(p, 0.1, clip="unit", coordinates=2.0, **o),
     "adamw largest": lambda p, **o: AdamW(p, 0.1, amsgrad=True, **o),
-    "adamw auto": lambda p, **o: AdamW(p, 0.1, clip="auto", **o),
+    "adamw noise": lambda p, **o: AdamW(p, 0.1, clip="noise", **o),
     "sgd": lambda p, **o: SGD(p, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True, clip=1.0, **o),
     "sgd dampening": lambda p, **o: SGD(p, 0.1, momentum=0.9, dampening=0.5, clip=None, **o),
     "normalized_sgd": lambda p, **o: NormalizedSGD(p, 0.1, beta=0.9, damping=0.5, **o),
@@ -82,7 +82,7 @@ class World:
         )
         guard = self.rng.choice([None, None, "clip", "skip"])
         self.optimizer = MAKES[name](groups, nonfinite=policy, spike_guard=guard, **options)
-        if guard or name == "adamw auto":  # it needs norms to compare with
+        if guard or "noise" in name:  # it needs norms to compare with
             window = self.optimizer.param_groups[0]["norms"] = new_window(torch.device(device))
             window[-25:] = torch.tensor([10.0 ** self.rng.uniform(-1, 1.5) for _ in range(25)])
         self.new_grads()

@@ -93,8 +93,10 @@ CASES = {
             p, 0.02 * x, clip="unit", coordinates=2.0, **{"weight_decay": 0.0} | o
         )
     ),
-    "adamw auto": Case(
-        lambda p, g, x, **o: AdamW(p, 0.02 * x, **{"eps": 0.0, "weight_decay": 0.0} | o)
+    "adamw noise": Case(
+        lambda p, g, x, **o: AdamW(
+            p, 0.02 * x, clip="noise", **{"eps": 0.0, "weight_decay": 0.0} | o
+        )
     ),
     "adamw coordinates": Case(
         lambda p, g, x, **o: AdamW(

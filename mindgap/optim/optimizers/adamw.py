@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Weight of the newest entry in a running mean of |g| over events, after the first 100 steps.
 EVENT_RATE = 0.01
-#: Weight of the past in the running mean of |g| that bounds the step with ``clip="auto"``.
+#: Weight of the past in the running mean of |g| that bounds the step with ``clip="noise"``.
 ABS_BETA = 0.99
 
 
@@ -46,8 +46,8 @@ class AdamW(RuleOptimizer):
         v_k ← β₂·v_{k−1} + (1−β₂)·ĝ_k²
         x_k ← (1 − η·w)·x_{k−1} − η·m_k/(1−β₁^k)/(√(v_k/(1−β₂^k)) + ε)
 
-    e = 10⁻⁶ where c is a number, as in torch, and 0 where c is a quantile: with ``clip="auto"`` or
-    ``"quantile"`` and ε = 0 the steps are the same whatever the gradients' unit.
+    e = 10⁻⁶ where c is a number, as in torch, and 0 where c is a quantile: with ``clip="auto"`` and
+    ε = 0 the steps are the same whatever the gradients' unit.
 
     With ``amsgrad`` the largest v so far stands for v_k in the last line.
 
@@ -61,7 +61,7 @@ class AdamW(RuleOptimizer):
 
     Both are experiments and off by default; C = 3 is where to begin.
 
-    With ``clip="auto"`` it asks of gradients above four medians of the last norms whether they
+    With ``clip="noise"`` it asks of gradients above four medians of the last norms whether they
     point to both sides, which is noise, or to one, which is signal (``mindgap.optim.sides`` has the
     rule). While they are signal, or there are none, the steps are torch's, except that the first
     large gradient is clipped at four medians, and a later one at twice the largest before, so that
@@ -87,9 +87,9 @@ class AdamW(RuleOptimizer):
         eps: ε, zero or positive.
         weight_decay: w, decoupled.
         amsgrad: keep the largest v.
-        clip: c: ``"auto"`` tells noise from signal as above, at one state per parameter; a number;
-            ``"quantile"``, the 0.9 quantile of the last 128 norms (see ``mindgap.optim.norms``);
-            ``"unit"``, which divides by the norm; or None, which makes it torch's optimizer.
+        clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a
+            number, or None, which makes it torch's optimizer; ``"unit"`` divides by the norm;
+            ``"noise"`` tells noise from signal as above, at one state per parameter.
         coordinates: C, the multiple at which entries are clipped; None clips none. It costs one
             state per parameter.
         capturable: whether the step can be captured in a CUDA graph: the fused form or an error,
@@ -127,7 +127,7 @@ class AdamW(RuleOptimizer):
         **options: Unpack[Options],
     ) -> None:
         check_torch_settings({"differentiable": differentiable})
-        self._norm_clip = check_clip(clip, "quantile", "unit")
+        self._norm_clip = check_clip(clip, "unit", "noise")
         # A norm over all parameters needs the fused form for all of them or for none.
         self._joint = clip is not None
         settings = {
@@ -142,7 +142,6 @@ class AdamW(RuleOptimizer):
         }
         super().__init__(params, settings, **options)
 
-    _auto_clip = "noise"
     _reports_norm = True
     _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_abs", "exp_avg_abs")
 
@@ -167,7 +166,7 @@ class AdamW(RuleOptimizer):
     def _bounds(self, group: dict[str, Any]) -> bool:
         """Whether a running mean of |g| bounds a group's step while large gradients are noise."""
         plain = not group.get("amsgrad") and group.get("coordinates") is None
-        return plain and self._clip_rule == "noise"
+        return plain and self._norm_clip == "noise"
 
     def _check_saved(self, group: dict[str, Any]) -> None:
         """Refuse a saved group of an optimizer with other steps: Adam with coupled weight decay,
@@ -253,7 +252,7 @@ class AdamW(RuleOptimizer):
             (beta1, beta2), eps = group["betas"], group["eps"]
             states = [self._states(batch, name) for name in self._used_states(group)]
             # Blocks of x, g, m, v, and the largest v (amsgrad) or a mean of |g| (coordinates, or
-            # clip="auto").
+            # clip="noise").
             for k, (p, g, m, v, *more) in self._by_count(batch, batch.params, batch.grads, *states):
                 g = batch.scaled(g)
                 if group["coordinates"] is not None:

@@ -169,7 +169,7 @@ def _quantile_and_spike(
     window = _window_array(plan, policy.window, "policy window")
     # The limit is Q₉·max{Q₉/Q₁, 2}²: a norm of at most four times the upper quantile is no spike,
     # and most are not above the quantile itself.
-    bound = norm if policy.clip == "quantile" else norm / 4.0
+    bound = norm if policy.clip == "auto" else norm / 4.0
     if cpu.push_below(window, bound, norm, policy.quantile):
         return math.inf, None
     spike, high = _spike(window, norm, policy)
@@ -203,7 +203,7 @@ def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outco
         if spike and policy.guard == "skip":
             return 1.0, Outcome(skipped=True, spike=spike)
         factor = min(high / norm, 1.0) if spike else 1.0
-        if threshold == "quantile":
+        if threshold == "auto":
             threshold = high
     if threshold is None and spike is None:
         return 1.0, _NO_NOTES

@@ -43,7 +43,7 @@ LOG_ZERO = -1e30
 #: Triton compiles the kernel once.
 UNUSED_DRAW_BASE = 2**40
 #: What the kernels call the words of a policy and of a program. A clip that is a number has code 1.
-_CLIP_CODES: dict[Any, int] = {None: 0, "quantile": 2, "unit": 3, "noise": 4}
+_CLIP_CODES: dict[Any, int] = {None: 0, "auto": 2, "unit": 3, "noise": 4}
 _SPIKE_CODES = {None: 0, "clip": 1, "skip": 2}
 _KIND_CODES = {"clip": 0, "normalize": 1, "interpolate": 2}
 
@@ -63,7 +63,7 @@ class PlanMemory:
     Attributes:
         chunk_sums: sums of squares by chunk.
         policy_factors: (c, 1, 1, 0) with the factor c that the policy puts on the gradients; the
-            last is 1 where AdamW's ``clip="auto"`` finds that large ones are noise.
+            last is 1 where AdamW's ``clip="noise"`` finds that large ones are noise.
         policy_ran: whether the last step had a policy, which wrote c.
         rule_factors: the factors that a rule computes from its own norm, or per tensor from the
             step count.

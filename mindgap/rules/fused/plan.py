@@ -91,13 +91,13 @@ class Policy(NamedTuple):
     """What to do about the norm of all gradients before the rule."""
 
     nonfinite: str = "propagate"  # ``"propagate"``, ``"skip"`` or ``"raise"``
-    #: threshold: a number, ``"quantile"`` of the window, ``"unit"`` to divide by the norm whatever
-    #: it is, ``"noise"`` for what ``judge`` says, or None.
+    #: threshold: a number, ``"auto"`` for a quantile of the window, ``"unit"`` to divide by the
+    #: norm whatever it is, ``"noise"`` for what ``judge`` says, or None.
     clip: float | str | None = None
     guard: str | None = None  # what to do about a spike: ``"clip"``, ``"skip"``, or None
     window: Tensor | None = None  # the last norms, oldest first, zeros for none
     eps: float = 1e-6  # added to the norm before dividing a threshold that is a number by it
-    quantile: float = 0.9  # which one ``"quantile"`` and ``guard`` follow
+    quantile: float = 0.9  # the quantile that ``"auto"`` follows
     spike_after: int = 20  # norms that must have been seen before one can be a spike
     #: of the norm of all gradients on the CPU: the factor on them, and whether the step is bounded.
     judge: Callable[[float], tuple[float, bool]] | None = None

@@ -1,4 +1,4 @@
-"""AdamW(clip="auto") on lists of Python's numbers, as "Fifth try" and "Sixth try" in
+"""AdamW(clip="noise") on lists of Python's numbers, as "Fifth try" and "Sixth try" in
 docs/appendix/clipping-tables.md have it.
 """
 
