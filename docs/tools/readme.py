@@ -20,7 +20,6 @@ TASKS = {
     "linear, Student t 1.4": "linear, noise of infinite variance",
     "returns, Student t 1.6": "returns, heavy-tailed",
     "twelve classes, faults": "classes, one batch in 50 scaled by 1,000",
-    "GRU, faults": "text, one batch in 80 scaled by 1,000",
     "physics-informed, two waves and a half": "physics-informed, no heavy tail",
     "claims, Pareto 2.7": "claims: large values are the answer",
     "three rare classes": "rare classes, weighted",
