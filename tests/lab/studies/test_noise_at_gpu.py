@@ -124,6 +124,10 @@ def test_every_cell_of_attention_is_trained_by_the_same_steps_and_read_as_its_ga
     assert len(measured) == 1
     assert set(first[-1]) == {"validation_loss", "best_guess"}
     assert all(0 < value < 10 for value in first[-1].values())
+    text = word_pieces.masked_text(words=40, length=8, held_out=8, reviews=False)
+    guesses = {sees: text.best_guess("validation", sees=sees) for sees in (False, True)}
+    assert abs(guesses[True] - guesses[False]) > 1e-3
+    assert first[-1]["best_guess"] == pytest.approx(guesses["Gaussian" not in cell])
     norms = [row["norms"] for row in first if "norms" in row]
     settings = {**study.settings("gpu", f"{cell}, batch 1, real"), **TINY, **more}
     at_start = noise_at_start(Trial("", 0, settings), "bert", **network(cell))
