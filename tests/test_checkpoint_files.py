@@ -25,7 +25,7 @@ from mindgap.base.checkpoint import (
 )
 from mindgap.base.fingerprint import data_text, function_text
 from mindgap.bilevel import SOBA, BilevelProblem, pack_state, solve, unpack_state
-from mindgap.lab.studies.loop import _parts
+from mindgap.lab.studies.loop import _checked_parts
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,7 +64,7 @@ def test_made_up_files_end_in_our_error(kind):
 @pytest.mark.parametrize("seconds", [10**400, 1e300, float("inf"), float("nan"), -1.0, "1"])
 def test_a_trial_whose_seconds_are_no_time_is_named_as_damaged(seconds):
     with pytest.raises(CheckpointError, match="must hold rows, seconds and a state") as raised:
-        _parts({"rows": 1, "seconds": seconds, "cpu_seconds": 0, "state": {}})
+        _checked_parts({"rows": 1, "seconds": seconds, "cpu_seconds": 0, "state": {}})
     assert raised.value.reason == "damaged"
 
 

@@ -137,7 +137,7 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
     could not decide.
     """
     larger = (
-        [s for s in SCALES[SCALES.index(scale) + 1 :] if s in study.scales and s != "paper"]
+        [s for s in SCALES[SCALES.index(scale) + 1 :] if s in study.scales and s in ("cpu", "gpu")]
         if scale
         else []
     )

@@ -87,6 +87,9 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     yield "scales", ", ".join(f"{scale} ({seeds} seeds per method)" for scale, seeds in sizes)
     yield "figures", "; ".join(figure.title for figure in study.figures)
     yield "pass rule", study.rule
+    for scale, size in study.scales.items():
+        if size.rule:
+            yield f"pass rule at scale {scale}", size.rule
     for line in study.history:
         yield "history of the rule", line
     if study.differs:

@@ -20,8 +20,9 @@ from mindgap.record.packed import SUFFIX, unpacked
 from mindgap.record.schema import NoRecordsError, Verdict, grouped
 from mindgap.record.store import STUDY_FILE, VERDICT_FILE
 
-#: From seconds on two cores to the sizes of the papers.
-SCALES = ("quick", "cpu", "gpu", "paper")
+#: From seconds on two cores to the sizes of the papers; "trained", "gpu" with trained
+#: networks, stands beside it.
+SCALES = ("quick", "cpu", "gpu", "paper", "trained")
 
 #: Verdict as it is written -> the word that every surface shows.
 SAID = {

@@ -178,7 +178,7 @@ def test_the_time_left_is_that_of_the_shipped_times_and_does_not_jump(tmp_path: 
 
 
 def test_scales_are_completed() -> None:
-    assert complete_scale("") == ["quick", "cpu", "gpu", "paper"]
+    assert complete_scale("") == ["quick", "cpu", "gpu", "paper", "trained"]
     assert complete_scale("g") == ["gpu"]
 
 

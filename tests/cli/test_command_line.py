@@ -87,7 +87,7 @@ BAD = [
     (["run", "e5-cicle"], "study must be a study or a claim .*did you mean 'e5-cycle'"),
     (
         ["run", "e5-cycle", "--scale", "huge"],
-        "scale must be one of 'quick', 'cpu', 'gpu', 'paper', got 'huge'",
+        "scale must be one of 'quick', 'cpu', 'gpu', 'paper', 'trained', got 'huge'",
     ),
     (["run", "e5-cycle", "--seeds", "0"], "seeds must be a whole number of at least 1, got 0"),
     (["run", "e5-cycle", "--jobs", "0"], "jobs must be a whole number of at least 1, got 0"),

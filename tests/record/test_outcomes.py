@@ -48,6 +48,15 @@ def test_a_registered_rule_counts_before_a_larger_scale_without_one(tmp_path: Pa
     assert (found.scale, found.said, found.paper) == ("gpu", "holds", "acclip")
 
 
+def test_trained_networks_stand_beside_a_registered_verdict_and_do_not_replace_it(
+    tmp_path: Path,
+) -> None:
+    for scale, word in (("gpu", "does not hold"), ("trained", "holds")):
+        kept(tmp_path, scale, word, registered=f"registered before the runs ({scale})")
+    (found,) = outcomes(tmp_path)
+    assert (found.scale, found.others) == ("gpu", (("trained", "holds"),))
+
+
 def test_every_study_has_a_short_title_of_its_own() -> None:
     from mindgap.lab.studies.catalogue import catalogue
 

@@ -23,6 +23,7 @@ from mindgap.lab.theory.noise import Stable
 if TYPE_CHECKING:
     from mindgap.base.objective import Objective
     from mindgap.lab.tasks.problems.training import TrainingProblem
+    from mindgap.lab.tasks.problems.word_pieces import MaskedText
     from mindgap.measure.captured_noise import HeldOutNoise
     from mindgap.measure.probes.noise import NoiseSample
 
@@ -413,7 +414,8 @@ def noise_at_start(
             trial, network, attention=attention, gaussian=gaussian, real=cell["pipeline"] == "real"
         )
         if trained:
-            problem.objective.model.load_state_dict(trained_bert(trial)[0])  # its weights
+            weights, _, _ = trained_bert(trial, attention=attention, gaussian=gaussian)
+            problem.objective.model.load_state_dict(weights)
         torch.manual_seed(stream_seed(trial.seed, "dropout"))
         generator = torch_stream(trial.seed, "noise at the start", device=device_of(trial))
         # Study H11 reads coordinates of the papers' own networks only.
@@ -425,39 +427,70 @@ def noise_at_start(
     return HeldOutNoise(**arrays, loss=loss, reference=reference)
 
 
-def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
+def trained_bert(
+    trial: Trial, *, attention: bool = True, gaussian: bool = False
+) -> tuple[dict[str, Any], float, float]:
     """BERT after ``train_steps`` steps of Adam with the real pipeline, trained once per machine.
 
+    Args:
+        trial: with the settings of :data:`CROSSED`.
+        attention, gaussian: as :func:`device_network` takes them.
+
     Returns:
-        Its weights by name, its loss at masked places of validation text, and the loss on test
-        text of a guess from the frequencies of word pieces alone.
+        Its weights by name, its loss at masked places of validation text (of Gaussian vectors in
+        place of that text), and the loss on test text of a guess from the frequencies of word
+        pieces alone.
     """
     import torch
 
-    from mindgap.lab.tasks.problems.word_pieces import masked_reading, masked_text
+    from mindgap.lab.tasks.problems.papers import START
+    from mindgap.lab.tasks.problems.word_pieces import masked_reading
 
     sizes = ("device", "words", "text_width", "layers", "length")
     cell = {name: trial[name] for name in (*TRAINING, *sizes)}
+    cell |= {"attention": attention, "gaussian": gaussian}
 
     def make() -> Mapping[str, Any]:
         """Train; returns the weights by name, and the two losses as ``_loss`` and ``_floor``."""
-        problem, device = device_network(trial, "bert", real=True), device_of(trial)
-        model = problem.objective.model
+        problem = device_network(trial, "bert", attention=attention, gaussian=gaussian, real=True)
+        model, device = problem.objective.model, device_of(trial)
         optimizer = torch.optim.Adam(model.parameters(), lr=trial["train_lr"])
-        steps, text_sizes = trial["train_steps"], ("words", "length", "held_out")
+        steps = trial["train_steps"]
         torch.manual_seed(stream_seed(trial.seed, "dropout in training"))
         order = torch_stream(trial.seed, "training of BERT", device=device)
         run = Training(problem, optimizer, order)
         for step in range(steps):
             run.step(trial, step_factor("linear", step, steps))
-        text = masked_text(device, **{name: trial[name] for name in text_sizes}, reviews=False)
+        text = _held_out(trial)
         weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
-        loss, _ = masked_reading(model, text.parts["validation"])
+        inputs, places, answers = text.parts["validation"]
+        if gaussian:
+            vectors = torch_stream(0, "Gaussian input of validation", device=device)
+            size = (*inputs.shape, trial["text_width"])
+            inputs = START * torch.randn(size, generator=vectors, device=device)
+        loss, _ = masked_reading(model, (inputs, places, answers))
         return {**weights, "_loss": loss, "_floor": text.by_frequency()}
 
     arrays = _once_per_machine(trial, "bert", cell, make)
     loss, by_frequency = (float(arrays.pop(name)) for name in ("_loss", "_floor"))
     return {name: torch.as_tensor(array) for name, array in arrays.items()}, loss, by_frequency
+
+
+def best_guess(trial: Trial, *, gaussian: bool = False) -> float:
+    """The loss at masked places of validation text of the best guess without other places.
+
+    It sees what stands in the place itself, or nothing with ``gaussian`` input. The settings are
+    those of :func:`trained_bert`.
+    """
+    return _held_out(trial).best_guess("validation", sees=not gaussian)
+
+
+def _held_out(trial: Trial) -> MaskedText:
+    """The text that a trained BERT is read on, of the sizes in the trial's settings."""
+    from mindgap.lab.tasks.problems.word_pieces import masked_text
+
+    sizes = {name: trial[name] for name in ("words", "length", "held_out")}
+    return masked_text(device_of(trial), **sizes, reviews=False)
 
 
 def _once_per_machine(

@@ -41,8 +41,8 @@ __all__ = [
     "typed_like",
 ]
 
-#: From seconds on two cores to the sizes of the papers.
-SCALES = ("quick", "cpu", "gpu", "paper")
+#: From seconds on two cores to the sizes of the papers; "trained" is "gpu" with trained networks.
+SCALES = ("quick", "cpu", "gpu", "paper", "trained")
 
 #: Columns that may serve as an x-axis, in the order in which the page offers them, with their
 #: labels.
@@ -68,7 +68,7 @@ class Scale:
             data, say), laid over those that the study gives it everywhere.
         seeds_of: method -> its number of seeds where that differs; 0: the method does not run at
             this scale.
-        grid, tuning_seeds: of this scale; empty where they are the study's.
+        grid, tuning_seeds, rule: of this scale; empty where they are the study's.
     """
 
     settings: Mapping[str, Any]
@@ -77,6 +77,7 @@ class Scale:
     seeds_of: Mapping[str, int] = field(default_factory=dict)
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)
     tuning_seeds: tuple[int, ...] = field(default=(), repr=False)
+    rule: str = field(default="", repr=False)
 
 
 def scales(
@@ -240,7 +241,7 @@ class Study:
 
     def at(self, scale: str) -> Study:
         """The study reduced to one scale: its scale alone, with the methods that run there, and
-        with the scale's grid and tuning seeds where it has its own.
+        with the scale's grid, tuning seeds and pass rule where it has its own.
         """
         methods, at_scale = self.seeds(scale), self.scales[scale]
         own_settings = {
@@ -254,6 +255,7 @@ class Study:
             scales={scale: replace(at_scale, methods=own_settings, seeds_of=seeds_of)},
             grid=at_scale.grid or self.grid,
             tuning_seeds=at_scale.tuning_seeds or self.tuning_seeds,
+            rule=at_scale.rule or self.rule,
         )
 
     def model(self, scale: str) -> str:
@@ -336,7 +338,7 @@ class Study:
             "claim": self.claim,
             "scale": scale,
             "statement": self.statement,
-            "rule": self.rule,
+            "rule": at_scale.rule,
             "length": self.lengths.get(scale, ""),
             "settings": {method: at_scale.settings(scale, method) for method in at_scale.methods},
             "seeds": at_scale.seeds(scale),
@@ -384,7 +386,7 @@ class Study:
             title=self.title,
             statement=self.statement,
             source=str(self.source),
-            rule=self.rule,
+            rule=self.scales[scale].rule or self.rule,
             history=self.history,
             differs=self.differs,
             model=self.model(scale),

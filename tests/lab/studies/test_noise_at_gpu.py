@@ -9,10 +9,11 @@ import pytest
 import torch
 from references.made_up_runs import made_up, verdicts
 
+from mindgap.lab.studies.bilevel_runs import kept_vector
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.catalogue.heavy_tails.h6_attention_noise import STATED
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.noise_runs import noise_at_start
+from mindgap.lab.studies.noise_runs import noise_at_start, trained_bert
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.tasks.problems import papers, word_pieces
 from mindgap.measure import captured_noise
@@ -103,6 +104,87 @@ def test_a_trained_bert_is_trained_once_and_its_loss_is_recorded(measured, monke
     assert rows[-2]["largest"] != start[-1]["largest"]
     monkeypatch.setattr(Training, "step", None)  # it is not trained again
     assert rows_of(H1, "BERT, batch 1, fixed, trained", **more)[-1] == rows[-1]
+
+
+@pytest.mark.parametrize("cell", STATED)
+def test_every_cell_of_attention_is_trained_by_the_same_steps_and_read_as_its_gate_asks(
+    cell, measured, monkeypatch
+):
+    more = {"train_steps": 3, "train_batch": 4, "coordinates": 0, "held_out": 8, "batch": 1}
+    study, step, steps = find(H6), Training.step, []
+    monkeypatch.setattr(Training, "step", lambda *a: steps.append(a[-1]) or step(*a))
+
+    def rows(method: str, scale: str) -> list[dict]:
+        settings = {**study.settings(scale, method), **TINY, **more}
+        return list(study.loop(Trial(method, 0, settings)))
+
+    first = rows(f"{cell}, batch 1, real", "trained")
+    assert len(steps) == 3
+    assert steps[0] > steps[-1]  # Adam's step falls
+    assert len(measured) == 1
+    assert set(first[-1]) == {"validation_loss", "best_guess"}
+    assert all(0 < value < 10 for value in first[-1].values())
+    text = word_pieces.masked_text(words=40, length=8, held_out=8, reviews=False)
+    guesses = {sees: text.best_guess("validation", sees=sees) for sees in (False, True)}
+    assert abs(guesses[True] - guesses[False]) > 1e-3
+    assert first[-1]["best_guess"] == pytest.approx(guesses["Gaussian" not in cell])
+    norms = [row["norms"] for row in first if "norms" in row]
+    settings = {**study.settings("gpu", f"{cell}, batch 1, real"), **TINY, **more}
+    at_start = noise_at_start(Trial("", 0, settings), "bert", **network(cell))
+    assert norms != [kept_vector(at_start.norms / np.median(at_start.norms))]
+    # The other pipeline and size are measured on the same network.
+    settings = {**study.settings("trained", f"{cell}, batch 1, fixed"), **TINY, **more}
+    _, loss, _ = trained_bert(Trial("", 0, settings), **network(cell))
+    assert (loss, len(steps)) == (first[-1]["validation_loss"], 3)
+
+
+def network(cell: str) -> dict[str, bool]:
+    return {
+        "attention": cell.startswith("attention"),
+        "gaussian": cell.endswith("Gaussian input"),
+    }
+
+
+def test_the_four_trained_networks_are_four_and_controls_need_none(measured):
+    more = {"train_steps": 2, "train_batch": 4, "coordinates": 0, "held_out": 8, "batch": 1}
+    study = find(H6)
+    settings = {**study.settings("trained", "attention, text, batch 1, real"), **TINY, **more}
+    losses = {trained_bert(Trial("", 0, settings), **network(cell))[1] for cell in STATED}
+    assert len(losses) == 4
+    for law in ("Gaussian vectors", "stable vectors"):
+        rows = list(study.loop(Trial(law, 0, {**study.settings("trained", law), **TINY})))
+        assert not any("best_guess" in row for row in rows)
+
+
+def test_the_best_guess_without_other_places_is_a_law_of_chance_and_the_frequencies_are_worse():
+    """For every piece shown the chances of all answers sum to 1; on masked windows nobody who
+    trusts the shown piece more or less does better.
+    """
+    from mindgap.lab.tasks.problems.word_pieces import MaskedText, masked_pieces
+
+    words = 9
+    frequency = torch.tensor([0, 0, 0, 0, 0, 0.55, 0.3, 0.1, 0.05])
+    train = frequency.multinomial(50_000, True, generator=torch.Generator().manual_seed(0))
+    place = torch.zeros(1, 1, dtype=torch.long)
+
+    def chance(shown: int, answer: int) -> float:
+        part = torch.tensor([[shown]]), place, torch.tensor([[answer]])
+        return float(np.exp(-MaskedText(train, {"test": part}, words, 1).best_guess("test")))
+
+    for shown in (4, 5, 6, 7, 8):
+        assert sum(chance(shown, a) for a in (5, 6, 7, 8)) == pytest.approx(1.0, rel=1e-3)
+    assert chance(8, 8) < chance(5, 5)  # a rare piece rather came at random
+    windows = train[:20_000].view(500, 40)
+    part = masked_pieces(windows, words, torch.Generator().manual_seed(1))
+    text = MaskedText(train, {"test": part}, words, 40)
+    best = text.best_guess("test")
+    assert best < text.best_guess("test", sees=False) - 0.02
+    assert text.best_guess("test", sees=False) == pytest.approx(text.by_frequency())
+    shown = part[0].take_along_dim(part[1], dim=1)
+    for trust in (0.1, 0.5, 0.99):
+        guess = (1 - trust) * frequency[part[2]] + trust * (shown == part[2])
+        loss = torch.where(shown == 4, frequency[part[2]], guess).log().mean()
+        assert best < float(-loss)
 
 
 def test_images_at_gpu(measured):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
 import numpy as np
 import pytest
 from references.made_up_runs import made_up, verdicts
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
+from mindgap.record.schema import content_hash
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import recompute_verdicts
 
 H2, H6, H12 = "h2-noise-drifts", "h6-attention-noise", "h12-images-acclip"
 
@@ -155,6 +163,93 @@ def test_the_fixed_pipeline_decides_nothing_and_sizes_that_disagree_neither(cell
     }
     ends[cell] = [{"hill_heavier": 0.0, **rest}] * 3
     assert find(H6).judge(made_up(H6, ends, scale="gpu")).verdict == verdict
+
+
+#: Losses over the best guess of trained networks that pass their gates.
+LEARNT = {
+    "attention, text": -3.0,
+    "attention, Gaussian input": 0.02,
+    "no attention, text": 0.05,
+    "no attention, Gaussian input": 0.0,
+}
+
+
+def trained(answers=(), losses=(), single=()):
+    """Runs at scale trained.
+
+    Args:
+        answers: cell -> its answer in all seeds, where it is not the papers'.
+        losses: cell -> the loss of its last seed over the best guess, where it passes in the rest.
+        single: method -> its answer, where it is not that of its cell.
+    """
+    rest, ends = {"hill_index": 5.0, "settles": 1.0, "exponent": 0.0, "largest": 3.0}, {}
+    for name in find(H6).seeds("trained"):
+        cell = name.split(", batch")[0]
+        heavy = dict(single).get(name, {**STATED, **dict(answers)}[cell])
+        above = LEARNT.get(cell)
+        ends[name] = [[{"hill_heavier": heavy, **rest}] for _ in range(3)]
+        for seed in range(3) if above is not None else ():
+            over = dict(losses).get(cell, above) if seed == 2 else above
+            ends[name][seed].append({"validation_loss": 6.0 + over, "best_guess": 6.0})
+    return made_up(H6, ends, scale="trained")
+
+
+UNTRAINED = "no attention, text"
+SIZES = {f"{UNTRAINED}, batch 32, real": 0.0}
+REFUTING = {"attention, text": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("runs", "verdict"),
+    [
+        (trained(), "holds"),
+        *(
+            (trained({cell: 1 - heavy}), "does not hold")
+            for cell, heavy in list(STATED.items())[:4]
+        ),
+        (trained({UNTRAINED: 0.5}), "inconclusive"),
+        (trained({"stable vectors": 0.0}), "inconclusive"),
+        (trained(single=SIZES), "inconclusive"),
+        *((trained(losses={cell: 0.2}), "not trained") for cell in LEARNT),
+        (trained(losses={"attention, text": -0.9}), "not trained"),
+        (trained(losses={UNTRAINED: np.nan}), "not trained"),
+        # What an untrained network says decides nothing.
+        (trained({UNTRAINED: 0.0}, {UNTRAINED: 0.2}), "not trained"),
+        (trained(losses={UNTRAINED: 0.2}, single=SIZES), "not trained"),
+        (trained({"stable vectors": 0.0, **REFUTING}, {UNTRAINED: 0.2}), "not trained"),
+        (trained(REFUTING, {UNTRAINED: 0.2}, SIZES), "does not hold"),
+    ],
+)
+def test_verdict_on_trained_attention(runs, verdict):
+    study = find(H6)
+    found = study.verdict(runs)
+    assert found.verdict == verdict
+    assert ("failed" in found.gate) == (verdict == "not trained")
+    assert found.length == study.lengths["trained"]
+    records = [{"header": asdict(run.header), "rows": run.rows} for run in runs]
+    assert recompute_verdicts.noise(records) == verdict
+
+
+def test_a_cell_whose_network_is_not_trained_is_said_to_be_and_stays_open():
+    found = find(H6).verdict(trained({UNTRAINED: 0.0, **REFUTING}, {UNTRAINED: 0.2}))
+    assert found.verdict == "does not hold"
+    cells = [f"{UNTRAINED}, batch {batch}, real" for batch in (1, 32)]
+    assert [found.parts[cell] for cell in cells] == ["open", "open"]
+    assert f"{cells[0]}: open (not trained, heavy-tailed no" in found.measured
+    assert f"{UNTRAINED}: not trained (loss at masked places 6.20 at most" in found.measured
+    gates = [gate.partition(":")[0] for gate in found.gate.split("; ")]
+    assert gates == [cell for cell in LEARNT if cell != UNTRAINED]
+
+
+def test_the_registered_rule_of_the_start_is_not_touched_by_that_of_trained_networks():
+    study = find(H6)
+    assert content_hash(study.registered_content("gpu")) == "1062a0cd2930"
+    assert study.registered_content("trained")["rule"] != study.rule == study.describe("gpu").rule
+    assert study.describe("trained").rule == study.registered_content("trained")["rule"]
+    settings = [study.registered_content(scale)["settings"] for scale in ("gpu", "trained")]
+    assert settings[0].keys() == settings[1].keys()
+    for name, own in settings[0].items():
+        assert {**own, "state": "trained"} == settings[1][name]
 
 
 def test_two_seeds_say_nothing_about_attention():

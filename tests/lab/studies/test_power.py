@@ -126,6 +126,41 @@ def test_a_rule_of_its_own_is_simulated_as_its_judge_decides(name, judge, effect
     assert words == {"holds", "does not hold", "inconclusive"}
 
 
+def attending(answers: np.ndarray) -> str:
+    """What H6 says at scale trained where each cell is as stated (1), the opposite or open."""
+    study = find("h6-attention-noise")
+    rest, ends = {"hill_index": 5.0, "settles": 1.0, "exponent": 0.0, "largest": 3.0}, {}
+    stated = {"stable vectors": 1.0, "Gaussian vectors": 0.0}
+    for name in study.seeds("trained"):
+        cell, _, pipeline = name.rpartition(", ")
+        if pipeline == "real":
+            heavy = answers[list(study.seeds("trained")).index(name) // 2]
+            heavy = 1.0 - heavy if cell.startswith("no attention, Gaussian input") else heavy
+        else:
+            heavy = [stated.get(name, 0.5)] * answers.shape[1]
+        loss = {"validation_loss": 1.0, "best_guess": 3.0 if "attention, text" in name else 1.0}
+        ends[name] = [[{"hill_heavier": float(h), **rest}, loss] for h in heavy]
+    return study.judge(made_up(study.name, ends, scale="trained")).verdict
+
+
+def test_the_crossed_rule_is_simulated_as_its_judge_decides() -> None:
+    planned = find("h6-attention-noise").designs["trained"]
+    # An instrument that errs more often than Hill's does here, so that all words come up.
+    design = replace(planned, yes_if_true=0.85, no_if_true=0.1, yes_if_false=0.2, no_if_false=0.7)
+    words = set()
+    for effect in (design.false, design.paper):
+        answers = design.draws(effect, 3, 60, numpy_stream(5, "test"))
+        yes, no = design.decide(answers)
+        said = [attending(one) for one in answers]
+        assert [word == "holds" for word in said] == yes.tolist()
+        assert [word == "does not hold" for word in said] == no.tolist()
+        words |= set(said)
+    assert words == {"holds", "does not hold", "inconclusive"}
+    # One cell alone is false.
+    false = planned.draws(planned.false, 3, 200, numpy_stream(6, "test"))
+    assert false[:, :2].mean() < 0.1 < 0.9 < false[:, 2:].mean()
+
+
 def test_a_failed_gate_is_a_fourth_word_whatever_the_parts_say() -> None:
     parts = Parts()
     parts.add("better", True)

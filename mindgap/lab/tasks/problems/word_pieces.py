@@ -200,6 +200,41 @@ class MaskedText:
         """
         return loss_of_frequencies(self.train, self.words, self.parts["test"][2])
 
+    def best_guess(self, part: str, *, sees: bool = True) -> float:
+        """The loss on a part held out of the best guess of one who reads no other place.
+
+        It knows the pieces' relative frequencies f in the training text. With ``sees`` it also
+        knows what stands in the place. A piece w there has stayed with a chance of f(w) to 1/n,
+        where n is the number of pieces that are put in at random: then it is the answer. Otherwise,
+        and where ``[MASK]`` stands, the answer has the frequency f.
+
+        Args:
+            part: ``"validation"`` or ``"test"``.
+            sees: False: it does not see the place either, so that the loss is that of the
+                frequencies.
+
+        Example:
+            >>> train = torch.tensor([5, 5, 5, 6])  # of three pieces, numbers 5 to 7
+            >>> shown, answers = torch.tensor([[4, 5, 6]]), torch.tensor([[6, 5, 6]])
+            >>> part = shown, torch.tensor([[0, 1, 2]]), answers
+            >>> text = MaskedText(train, {"test": part}, words=8, length=3)
+            >>> round(text.best_guess("test"), 3)  # chances 1/4, 12/13 and 4/7
+            0.675
+            >>> round(text.best_guess("test", sees=False), 3)  # 1/4, 3/4 and 1/4
+            1.02
+        """
+        inputs, places, answers = self.parts[part]
+        if not sees:
+            return loss_of_frequencies(self.train, self.words, answers)
+        counts = torch.bincount(self.train, minlength=self.words).double()
+        frequency = (counts / counts.sum()).clamp_min(1e-12)  # as ``loss_of_frequencies`` has it
+        shown, first = inputs.take_along_dim(places, dim=1), len(SPECIAL)
+        at_random = (shown >= first).double() / (self.words - first)
+        stayed = frequency[shown] * (shown == answers)
+        known = (stayed + frequency[answers] * at_random) / (frequency[shown] + at_random)
+        chance = torch.where(shown == MASK, frequency[answers], known)
+        return float(-chance.clamp_min(1e-12).log().mean())
+
 
 def masked_text(
     device: torch.device | str = "cpu",

@@ -4,26 +4,29 @@ without the other.
 Without attention a block keeps its normalised feed-forward part with its residual connection.
 Gaussian input replaces each word's vector by a fresh Gaussian one at the scale that the embedding
 has at the start; the words to predict stay. Two controls run beside, norms of Gaussian and of
-stable vectors.
+stable vectors. Scale trained is scale gpu with networks that were trained first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from mindgap.lab.studies.gates import LEARNT
 from mindgap.lab.studies.noise_runs import (
     BATCHES,
     BERT_PROXY,
     CROSSED,
     HEAVIER,
     PIPELINES,
+    STATES,
     answer_word,
+    best_guess,
     control_norms,
     fixed_design,
     index_words,
@@ -31,22 +34,38 @@ from mindgap.lab.studies.noise_runs import (
     noise_side_by_side,
     norm_rows,
     of_nearly_all,
+    trained_bert,
 )
-from mindgap.lab.studies.power import AnswerDesign
+from mindgap.lab.studies.power import AnswerDesign, Array
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, text_problem
 from mindgap.lab.studies.verdict import by_method, last, medians
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Rows about the noise norms of one cell at its start, or of the control that the setting
-    ``law`` names: histogram, variance against sample size and tail index by four methods
-    (:func:`norm_rows`), each row with the ``panel`` of the figure that draws it.
+    """Rows about the noise norms of one cell, or of the control that the setting ``law`` names:
+    histogram, variance against sample size and tail index by four methods (:func:`norm_rows`), each
+    row with the ``panel`` of the figure that draws it.
+
+    A trained network adds a row with its ``validation_loss`` and ``best_guess``, the loss of one
+    who reads no other place.
     """
     with trial.timed():
         norms = control_norms(trial, trial["law"]) if trial["law"] else _noise(trial)
     for row in norm_rows(trial, norms):
         yield {**row, "panel": "controls" if trial["law"] else trial["input"]}
+    if trial.settings.get("state") == STATES[1] and not trial["law"]:
+        cell = _cell(trial)
+        _, loss, _ = trained_bert(trial, **cell)
+        yield {
+            "validation_loss": loss,
+            "best_guess": best_guess(trial, gaussian=cell["gaussian"]),
+        }
+
+
+def _cell(trial: Trial) -> dict[str, bool]:
+    """Whether the network has ``attention`` and ``gaussian`` input, from the trial's settings."""
+    return {"attention": trial["attention"], "gaussian": trial["input"] == "Gaussian input"}
 
 
 def _noise(trial: Trial) -> Any:
@@ -55,7 +74,7 @@ def _noise(trial: Trial) -> Any:
     """
     from mindgap.base.rng import stream_seed
 
-    cell = {"attention": trial["attention"], "gaussian": trial["input"] == "Gaussian input"}
+    cell = _cell(trial)
     if "device" in trial.settings:
         return noise_at_start(trial, "bert", **cell).norms
     problem = text_problem(trial.settings, stream_seed(trial.seed, "noise of attention"), **cell)
@@ -70,14 +89,18 @@ def judge(runs: Sequence[Run]) -> Parts:
     heavier tail than Gaussian vectors, ``hill_heavier``: 1 yes, 0 no, 1/2 cannot tell.
 
     A cell's answer is that of nearly all seeds. Where minibatches and pipelines are crossed, at
-    scale gpu, it is the median.
+    scales gpu and trained, it is the median.
 
     Returns:
         One part per cell with the real pipeline: the answer is the papers' (:data:`STATED`).
         Inconclusive where the controls are not told apart, where the two sizes of a minibatch give
-        opposite answers, and where the pipeline was fixed by design.
+        opposite answers, and where the pipeline was fixed by design. The parts of a cell whose
+        network should be trained and is not are open; unless another cell refutes the statement,
+        it is *not trained* then.
     """
     parts, answers, groups = Parts(), {}, by_method(runs)
+    gates = _gates(groups)
+    untrained = {cell for cell, (_, passed, _) in gates.items() if not passed}
     # A crossed cell is called "attention, input, batch n, pipeline".
     crossed = f"attention, text, batch {BATCHES[0]}, real" in groups
     for name, group in groups.items():
@@ -90,20 +113,85 @@ def judge(runs: Sequence[Run]) -> Parts:
             f"variance settles {answer_word(row['settles'])}"
         )
         numbers = {name: {"heavier": answer, "seeds": len(group), **row}}
-        stated = STATED.get(name.split(", batch")[0])
-        if stated is not None and not name.endswith(PIPELINES[0]):
-            parts.add(name, answer == stated, answer == 1.0 - stated, words, numbers)
-        else:
+        cell = name.split(", batch")[0]
+        stated = STATED.get(cell)
+        if stated is None or name.endswith(PIPELINES[0]):
             parts.note(f"{name}: {words}", numbers)
+        elif cell in untrained:
+            parts.add(name, False, False, f"not trained, {words}", numbers)
+        else:
+            parts.add(name, answer == stated, answer == 1.0 - stated, words, numbers)
     if answers["Gaussian vectors"] == 1.0 or answers["stable vectors"] != 1.0:
         parts.decide_nothing("the controls are not told apart")
-    for cell in STATED if crossed else ():
+    asked = [cell for cell in STATED if crossed and cell not in untrained]
+    for cell in asked:
         if {answers[f"{cell}, batch {batch}, real"] for batch in BATCHES} == {0.0, 1.0}:
             parts.decide_nothing(f"{cell}: the size of a minibatch decides the answer")
     reason = "" if crossed else fixed_design(groups["attention, text"][0].header.settings)
     if reason:
         parts.decide_nothing(reason)
+    refuted = parts.verdict == "does not hold"  # by cells whose networks are trained
+    for cell, (name, passed, words) in gates.items():
+        if passed or not refuted:
+            parts.gate(name, passed, words)
+        else:
+            parts.note(f"{cell}: not trained ({words})")
     return parts
+
+
+def _gates(groups: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, bool, str]]:
+    """Cell -> its gate: name, whether it passed in every run, words. None of networks that stand at
+    their start.
+
+    A network that reads other places must be :data:`LEARNT` below the best guess of one who does
+    not; all others have nothing more to learn than that guess, and must be within :data:`NEAR`.
+
+    Args:
+        groups: method -> its runs.
+    """
+    gates = {}
+    for cell in STATED:
+        members = (
+            run for name, runs in groups.items() if name.startswith(f"{cell}, ") for run in runs
+        )
+        trained = [run for run in members if run.header.settings.get("state") == STATES[1]]
+        if not trained:
+            continue
+        losses = [last(run, "validation_loss") for run in trained]
+        guesses = [last(run, "best_guess") for run in trained]
+        allowed = -LEARNT if cell == READS_OTHERS else NEAR
+        words = "at most {:g} nat above" if allowed > 0 else "at least {:g} nat below"
+        gates[cell] = (
+            f"{cell}: {words.format(abs(allowed))} the best guess without other places in every "
+            "run",
+            all(loss - guess <= allowed for loss, guess in zip(losses, guesses)),
+            f"loss at masked places {max(losses):.2f} at most, best guess {min(guesses):.2f}",
+        )
+    return gates
+
+
+@dataclass(frozen=True)
+class CrossedDesign(AnswerDesign):
+    """The rule of :func:`judge` where minibatches are crossed, on made-up answers: 1 where a cell
+    is as stated, 0 where it is the opposite. Parts come in twos, the sizes of a minibatch.
+    """
+
+    def draws(
+        self, effect: float, seeds: int, studies: int, generator: np.random.Generator
+    ) -> Array:
+        """As :meth:`AnswerDesign.draws`; where the claim is false, one cell alone is."""
+        answers = super().draws(self.paper, seeds, studies, generator)
+        if effect != self.paper:
+            false = super().draws(effect, seeds, studies, generator)
+            answers[:, : len(BATCHES)] = false[:, : len(BATCHES)]
+        return answers
+
+    def decide(self, answers: Array) -> tuple[Array, Array]:
+        """As :meth:`AnswerDesign.decide`; nothing is decided where two sizes disagree."""
+        holds, refuted = super().decide(answers)
+        of_cells = np.median(answers, axis=2).reshape(len(answers), -1, len(BATCHES))
+        agree = ~((of_cells.min(2) == 0.0) & (of_cells.max(2) == 1.0)).any(1)
+        return holds & agree, refuted & agree
 
 
 #: cell -> heavy-tailed (1) or not (0), as the papers state
@@ -113,6 +201,10 @@ STATED = {
     "no attention, text": 1.0,
     "no attention, Gaussian input": 0.0,
 }
+#: The cell whose network can learn from other places.
+READS_OTHERS = "attention, text"
+#: Nats above the best guess at most, of a trained network that cannot.
+NEAR = 0.1
 
 _QUICK = {
     "minibatches": 1024,
@@ -131,6 +223,44 @@ _CROSSED = {
     f"{name}, batch {batch}, {pipeline}": {**cell, "batch": batch, "pipeline": pipeline}
     for (name, cell), batch, pipeline in product(_CELLS.items(), BATCHES, PIPELINES)
 }
+_SMALL = scales(_QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5))
+#: Hill's answers on 1,000 samples of 10,000 norms each: stable vectors of index 1.5 always heavier,
+#: Gaussian vectors never, and these over the root of a drawn number of masked pieces never (as the
+#: noise of single windows at the start is spread). That leaves 0.997 at one-sided 95 %.
+_ANSWERS = {
+    "yes_if_true": 0.997,
+    "no_if_true": 0.003,
+    "yes_if_false": 0.003,
+    "no_if_false": 0.997,
+}
+
+
+def _crossed_scale(state: str, rule: str = "") -> Scale:
+    """All cells with networks in one of the :data:`STATES`, and the scale's own rule."""
+    common = {**CROSSED, "state": state}
+    return Scale(
+        {**_QUICK, **common},
+        seeds=3,
+        methods={name: {**common, **cell} for name, cell in _CROSSED.items()},
+        seeds_of=dict.fromkeys(_CELLS, 0),
+        rule=rule,
+    )
+
+
+_PARTS = len(STATED) * len(BATCHES)
+_TRAINED_RULE = (
+    "The cells and the questions are those of scale gpu, with networks that have taken 6,000 steps "
+    "of Adam on batches of 128 windows with the real pipeline: attention on both inputs and no "
+    "attention on text are heavier than Gaussian by Hill's estimator, no attention on Gaussian "
+    "input is not, each with minibatches of 1 and of 32 windows and the real pipeline, by the "
+    "median answer over the seeds. Refuted where a median says the opposite. Nothing is decided "
+    "where controls come out wrong or the two sizes of one cell say opposite things. Gate, in "
+    "every run, by the loss at masked places of validation text: with attention on text the "
+    "network is 1 nat below the best guess that reads no other place; the other three, which can "
+    "learn no more than that guess, are at most 0.1 nat above it. A cell whose network fails "
+    "decides nothing: unless another cell refutes the statement, the verdict is not trained. The "
+    "verdict at the start, scale gpu, stays that of the claim; this one stands beside it."
+)
 
 STUDY = Study(
     name="h6-attention-noise",
@@ -143,16 +273,10 @@ STUDY = Study(
     scales={
         **{
             name: replace(small, seeds_of=dict.fromkeys(_CROSSED, 0))
-            for name, small in scales(
-                _QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5)
-            ).items()
+            for name, small in _SMALL.items()
         },
-        "gpu": Scale(
-            {**_QUICK, **CROSSED},
-            seeds=3,
-            methods={name: {**CROSSED, **cell} for name, cell in _CROSSED.items()},
-            seeds_of=dict.fromkeys(_CELLS, 0),
-        ),
+        "gpu": _crossed_scale(STATES[0]),
+        "trained": _crossed_scale(STATES[1], _TRAINED_RULE),
     },
     methods={
         **_CELLS,
@@ -174,8 +298,12 @@ STUDY = Study(
         "quick": "one layer, prose",
         "cpu": "two layers, prose",
         "gpu": f"proxy, {BERT_PROXY}, with and without attention",
+        "trained": f"proxy, {BERT_PROXY}, with and without attention, trained",
     },
-    lengths={"gpu": "at the start, as in the paper"},
+    lengths={
+        "gpu": "at the start, as in the paper",
+        "trained": "after 6,000 steps, 20 passes over the text",
+    },
     designs={
         "gpu": AnswerDesign(
             "answers",
@@ -185,9 +313,20 @@ STUDY = Study(
             unit="(tail index of the norms)",
             source="stable vectors, where the paper states heavy tails; answers measured on 40 "
             "samples of stable and 12 of Gaussian vectors",
-            parts=len(STATED) * len(BATCHES),
+            parts=_PARTS,
             **HEAVIER,
-        )
+        ),
+        "trained": CrossedDesign(
+            "answers",
+            false=math.inf,
+            paper=1.5,
+            deviation=0.0,
+            unit="(tail index of the norms)",
+            source="stable vectors, where the paper states heavy tails; one cell alone is false; "
+            "answers as 1,000 samples of each law leave them at one-sided 95 %",
+            parts=_PARTS,
+            **_ANSWERS,
+        ),
     },
     paper_model="BERT of twelve layers on Wikipedia",
     figures=(
