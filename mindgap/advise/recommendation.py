@@ -112,6 +112,9 @@ class Decision:
     steps: int  # length of the runs that decided
     #: what the rate alone gave: (step, AdamW's loss there at its best rate, at 1e-3).
     rate: tuple[int, float, float] | None
+    #: where every run ended above an earlier loss: (step of the smallest one, that loss). The gain
+    #: of another optimizer is then unknown, because fewer steps end below both runs.
+    lowest: tuple[int, float] | None = None
 
     @property
     def percent(self) -> str:
@@ -481,6 +484,12 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
         kind = "fine" if baseline.candidate == BASELINE else "rate"
         gain = (0.0, 0.0, 0.0)
     has_setting = kind in ("fine", "rate", "optimizer", "rises")
+    lowest = None
+    if has_setting and race.rises(total, race.rungs[:-1]):
+        smallest, step = race.lowest(race.rungs[:-1])
+        lowest = (step, smallest)
+        if best is not baseline:
+            gain = UNKNOWN_GAIN
     decision = Decision(
         kind=kind,
         setting=best.candidate.name if has_setting else "",
@@ -492,6 +501,7 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
         start=race.start,
         steps=total,
         rate=rate,
+        lowest=lowest,
     )
     return decision, best.candidate if has_setting else None
 
@@ -556,8 +566,8 @@ def _answer(
         "baseline_loss": decision.baseline_loss,
         "noise": race.noise.deviation,
     }
-    if setting is not None and race.rises(race.total, race.rungs[:-1]):
-        low, step = race.lowest(race.rungs[:-1])
+    if decision.lowest is not None:
+        step, low = decision.lowest
         notes.append(
             f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: try "
             "fewer steps, or keep the best weights."
@@ -632,8 +642,15 @@ def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
         caveat = "" if decision.gain[1] > 0 else ", within the noise between seeds"
         parts.append(
             f"{decision.setting}: it ends at validation loss {loss}, and AdamW at its best rate "
-            f"({decision.baseline}) at {decision.baseline_loss:.3g}; it saves "
-            f"{decision.percent}{caveat}"
+            f"({decision.baseline}) at {decision.baseline_loss:.3g}"
+        )
+        if decision.lowest is None:
+            parts.append(f"it saves {decision.percent}{caveat}")
+    if decision.lowest is not None:
+        step, low = decision.lowest
+        parts.append(
+            f"the loss rises again after its smallest value, {low:.3g} at step {step}: train for "
+            "fewer steps, or keep the best weights"
         )
     if decision.rate is not None:
         step, at_best, at_default = decision.rate

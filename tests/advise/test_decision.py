@@ -18,6 +18,7 @@ from mindgap.advise.recommendation import _code, recommend
 from mindgap.advise.training import Progress, build, check_starts, train_until
 from mindgap.lab.report.recommendation import page, write_recommendation_page
 from mindgap.record.schema import RecordError
+from mindgap.record.store import read_json
 
 DATA = torch.randn(60, 16, 4, generator=torch.Generator().manual_seed(0))
 
@@ -107,6 +108,7 @@ def fixed_race(scores: dict[Candidate, dict[int, float]], start: float) -> Race:
         entry.runs[1] = Progress(4, {4: found[4] * 1.001})
         race.entries.append(entry)
     race._leaders = race.entries[:2]
+    race._asked = {id(entry): set(entry.runs[0].scores) for entry in race.entries}
     return race
 
 
@@ -131,6 +133,40 @@ def test_the_rate_and_the_optimizer_are_told_apart() -> None:
     sentence = recommendation._sentence(race, decision, setting)
     assert "AdamW at its best rate (AdamW lr=0.03) at 0.5; it saves 40.0 %" in sentence
     assert "at step 4 AdamW lr=0.03 stood at 1, AdamW at lr 0.001 stood at 1.5" in sentence
+
+
+@pytest.mark.parametrize("ends", [1.632, 0.45])
+def test_a_loss_that_rises_after_the_first_rung_is_said_and_no_saving_is_praised(
+    tmp_path: Path, ends: float
+) -> None:
+    """It said "saves 54.5 %" of a loss that had been a third of that at a sixth of the steps."""
+    rate, unit = Candidate("AdamW", 1e-2, 1e-2), Candidate("AdamW with unit gradients", 1e-2, 1e-2)
+    scores = {
+        BASELINE: {4: 19.3},
+        rate: {4: 2.06, 16: 0.806, 32: 0.675, 96: 3.589},
+        unit: {4: 1.91, 16: 0.51, 32: 0.574, 96: ends},
+    }
+    race = fixed_race(scores, start=32.5)
+    decision, setting = recommendation.decide(race, build(problem, 0))
+    answer = recommendation._answer(race, {"found": []}, decision, setting, 96, [], 1.0)
+    drawn = page(read_json(answer.write(tmp_path / "answer.json")))
+    assert (decision.kind, setting) == ("optimizer", unit)
+    risen = "the loss rises again after its smallest value, 0.51 at step 16: train for fewer steps"
+    assert (risen in answer.sentence) == (ends > 0.51)
+    assert ("it saves" in answer.sentence) == (ends < 0.51)
+    assert ("Saved against" in drawn) == (ends < 0.51)
+    assert math.isfinite(answer.gain[1]) == (ends < 0.51)
+
+
+def test_where_adamw_is_fine_and_its_loss_rises_again_the_sentence_says_so() -> None:
+    other = Candidate("ACClip", 1e-2, 1e-2)
+    scores = {BASELINE: {4: 1.0, 16: 0.2, 96: 0.5}, other: {4: 1.01, 96: 0.4999}}
+    race = fixed_race(scores, start=2.0)
+    decision, setting = recommendation.decide(race, build(problem, 0))
+    assert (decision.kind, setting, decision.gain) == ("fine", BASELINE, (0.0, 0.0, 0.0))
+    sentence = recommendation._sentence(race, decision, setting)
+    assert sentence.startswith("AdamW at lr 0.001 is fine")
+    assert "0.2 at step 16: train for fewer steps, or keep the best weights" in sentence
 
 
 def test_an_optimizer_that_ends_above_the_start_does_not_train() -> None:

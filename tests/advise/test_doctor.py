@@ -168,6 +168,37 @@ def test_a_loss_that_broadcasts_inside_is_seen() -> None:
     assert examine(problem, seconds=60).cause == "wrong_axis"
 
 
+def test_an_error_of_the_function_at_the_copy_for_the_break_is_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended the whole examination, while the same error one line later became a note."""
+    calls = {"all": 0, "before the break is read": math.inf}
+    read_end = examination.read_end
+
+    def noted(*arguments) -> None:
+        read_end(*arguments)
+        calls["before the break is read"] = calls["all"]
+
+    monkeypatch.setattr(examination, "read_end", noted)
+    x = torch.randn(240, 12, generator=torch.Generator().manual_seed(2))
+
+    def problem():
+        calls["all"] += 1
+        if calls["all"] == calls["before the break is read"] + 1:
+            raise OSError("the file is gone")
+        model = nn.Linear(12, 1)
+
+        def loss(model, batch):
+            return (model(batch[0]) - batch[1]).square().mean() + model(batch[0]).log().mean()
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        return (model, loss), split(x, x[:, :1]), optimizer
+
+    answer = examine(problem, seconds=60)
+    (note,) = (note for note in answer.notes if note.startswith("the break could not be read"))
+    assert "the file is gone" in note
+
+
 def test_a_derivative_that_is_nan_is_named_without_a_warning(capfd, recwarn) -> None:
     x = torch.randn(240, 12, generator=torch.Generator().manual_seed(2))
 

@@ -317,8 +317,7 @@ class _Doctor:
             if ranks is not None:
                 chart.attempt("the labels", lambda: read_labels(chart, *ranks))
         if course.broke_at >= 0:
-            fresh = self.admission.fresh()
-            chart.attempt("the break", lambda: read_break(chart, fresh, course))
+            chart.attempt("the break", lambda: read_break(chart, self.admission.fresh(), course))
         chart.attempt("the step", lambda: read_step(chart, self.admission.fresh()))
 
     # Controls.
