@@ -9,7 +9,7 @@ import pytest
 import torch
 from references.made_up_runs import made_up, verdicts
 
-from mindgap.lab.studies.bilevel_runs import kept_vector
+from mindgap.lab.studies.bilevel_runs import vector_text
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.catalogue.heavy_tails.h6_attention_noise import STATED
 from mindgap.lab.studies.loop import Trial
@@ -131,7 +131,7 @@ def test_every_cell_of_attention_is_trained_by_the_same_steps_and_read_as_its_ga
     norms = [row["norms"] for row in first if "norms" in row]
     settings = {**study.settings("gpu", f"{cell}, batch 1, real"), **TINY, **more}
     at_start = noise_at_start(Trial("", 0, settings), "bert", **network(cell))
-    assert norms != [kept_vector(at_start.norms / np.median(at_start.norms))]
+    assert norms != [vector_text(at_start.norms / np.median(at_start.norms))]
     # The other pipeline and size are measured on the same network.
     settings = {**study.settings("trained", f"{cell}, batch 1, fixed"), **TINY, **more}
     _, loss, _ = trained_bert(Trial("", 0, settings), **network(cell))
