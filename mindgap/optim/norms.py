@@ -33,6 +33,9 @@ SPIKE_AFTER = 20
 def new_window(device: Any, *shape: int) -> Tensor:
     """An empty memory of norms; zeros stand for norms that were not seen, or were zero or not
     finite.
+
+    Args:
+        shape: of the windows, where several are kept in one tensor; () for one.
     """
     return torch.zeros(*shape, WINDOW, dtype=torch.float64, device=device)
 
@@ -135,6 +138,7 @@ def scoped_norms(
         own_norms = list(
             norms_over_processes(torch.stack([n.to(device) for n in own_norms]), everyone)
         )
+    # One list alone: its norm is that of all, and nothing needs to be joined.
     single = len(own_norms) == 1 and scope != "tensor"
     total = own_norms[0] if single else robust_norm([n.to(device) for n in own_norms])
     if everyone is not None and scope == "tensor":
@@ -155,6 +159,7 @@ def norms_over_processes(norms: Tensor, everyone: Any) -> Tensor:
 
     peak = norms.clone()
     dist.all_reduce(peak, dist.ReduceOp.MAX, group=everyone)
+    # Where all norms are 0, or one is not finite, the largest is the answer itself.
     ordinary = (peak > 0) & torch.isfinite(peak)
     scale = torch.where(ordinary, peak, torch.ones_like(peak))
     squares = (norms / scale).square()
