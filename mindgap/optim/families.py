@@ -117,6 +117,7 @@ class ScaledOptimizer(RuleOptimizer):
             else:
                 scales.append(self._scaled_step(batch, direction, factor))
         self._note(direction=total)
+        # The step's norm is known where every batch's step is a factor times what the norm was of.
         if len(scales) == len(batches):
             self._note(update=list(zip(scales, own_norms)))
         return list(zip(norms, factors))

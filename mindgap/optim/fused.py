@@ -486,6 +486,7 @@ def _obstacle_and_tensors(
         not isinstance(step, Tensor) or step.dtype != torch.float32 or step.dim()
     ):
         return "the state step is not a float32 number", ()
+    # Only now, so that a refusal above leaves no states behind.
     states = {name: local(state_of(state, p, name)) for name in record.states}
     return obstacle(local_p, grad, states), (local_p, grad, *states.values())
 

@@ -98,6 +98,7 @@ def spike_range(window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         >>> [round(float(value), 1) for value in spike_range(window)]
         [10.1, 10.4, 41.6]
     """
+    # Q₉ is ∞ before enough norms were seen, and the limit with it.
     low, high = running_quantile(window, 0.1), running_quantile(window, 0.9, least=SPIKE_AFTER)
     limit = high * (high / low).clamp(min=2.0).square()
     return low, high, torch.where(torch.isfinite(high), limit, torch.full_like(high, torch.inf))

@@ -458,6 +458,7 @@ class RuleOptimizer(Optimizer, ABC):
         for group in self.param_groups:
             if "beta" in group:  # the name of this setting in older versions
                 group["momentum"] = group.pop("beta")
+            # torch puts ``differentiable`` among the defaults of every optimizer.
             for name in self.defaults.keys() - {"differentiable"}:
                 group.setdefault(name, self.defaults[name])
 
@@ -676,7 +677,7 @@ class RuleOptimizer(Optimizer, ABC):
         Returns:
             Pairs (count, indices of the batch's parameters that have this count).
         """
-        by_count: dict[int, list[int]] = {}
+        by_count: dict[int, list[int]] = {}  # count -> indices of parameters
         for i, owner in enumerate(batch.owners):
             state = self.state[owner]
             # float32 on the host, as torch's optimizers keep it, whatever the default dtype.

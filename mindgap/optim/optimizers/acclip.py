@@ -186,6 +186,7 @@ class ACClip(CoordinateOptimizer):
                 if batch.group["bias_correction"]:
                     rows = self._by_count(batch, *lists)
                 else:
+                    # None: no count is needed, because nothing is corrected.
                     rows = ((None, block) for block in blocks(*lists, single=batch.single))
                 for k, (p, g, m, v) in rows:
                     updates, clipped = self._directions(batch, k, batch.scaled(g), m, v)

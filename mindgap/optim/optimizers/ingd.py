@@ -41,10 +41,12 @@ class SearchResult:
 
     @property
     def certified(self) -> bool:
+        """Whether the parameters were found to be (δ, ε)-stationary."""
         return self.outcome == "certified"
 
     @property
     def sentence(self) -> str:
+        """The outcome in words."""
         return OUTCOMES[self.outcome]
 
 

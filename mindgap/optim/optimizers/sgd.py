@@ -101,6 +101,9 @@ class SGD(RuleOptimizer):
     _state_names = ("momentum_buffer",)
 
     def _check_saved(self, group: dict[str, Any]) -> None:
+        """Refuse ``differentiable``, which a group of torch's SGD may have, and tensors of several
+        elements.
+        """
         check_torch_settings(group)
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:

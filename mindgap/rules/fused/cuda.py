@@ -91,6 +91,7 @@ class Tape:
         self.whole = True
 
     def __enter__(self) -> Tape:
+        """Let ``launch`` write on this tape until the block ends."""
         Tape.running = self
         return self
 

@@ -101,6 +101,7 @@ def _part(
     All loads come before the first store: a store might change what is loaded after it.
     """
     x = fetch(p0, offset, size, FULL)
+    # ``first`` to ``third`` are the old entries of the lists behind the second, a to c the new.
     if LISTS == 2:
         x = rule(x, fetch(p1, offset, size, FULL), w, n)
     elif LISTS == 3:
@@ -526,7 +527,7 @@ def _policy(
     elif CLIP > 0:
         ratio = threshold / (norm + eps)
         scale = tl.where(ratio < scale, ratio, scale)
-        scale = tl.where(ratio != ratio, ratio, scale)
+        scale = tl.where(ratio != ratio, ratio, scale)  # NaN stays NaN
         tl.store(stats + 2, tl.load(stats + 2) + (go & (norm > threshold)).to(tl.float64))
         remember(history, norm, go, WINDOW)
     tl.store(factors, scale)
