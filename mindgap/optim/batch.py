@@ -44,6 +44,7 @@ class Batch:
 
     @property
     def sign(self) -> float:
+        """Factor on the gradients: −1 to maximize, else 1."""
         return -1.0 if self.group["maximize"] else 1.0
 
     @property

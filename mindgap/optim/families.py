@@ -55,9 +55,11 @@ class ScaledOptimizer(RuleOptimizer):
     _state_names = ("momentum",)
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The momentum, unless its weight β is 0."""
         return ("momentum",) if group["momentum"] else ()
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        """Check the settings that these rules share; β stands in the group as ``momentum``."""
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")
 
@@ -115,6 +117,7 @@ class ScaledOptimizer(RuleOptimizer):
             else:
                 scales.append(self._scaled_step(batch, direction, factor))
         self._note(direction=total)
+        # The step's norm is known where every batch's step is a factor times what the norm was of.
         if len(scales) == len(batches):
             self._note(update=list(zip(scales, own_norms)))
         return list(zip(norms, factors))
@@ -158,6 +161,7 @@ class ScaledOptimizer(RuleOptimizer):
         for c, (m, g) in _with_factor(factor, memory, gradients, single=batch.single):
             average_(m, torch._foreach_mul([widen(t) for t in g], c), beta, batch.sign)
         for p, m in blocks(batch.params, memory, single=batch.single):
+            # Times 1 is a copy: ``descend_`` may overwrite what it is given.
             descend_(p, torch._foreach_mul(m, 1.0), batch.lr, batch.shrink)
 
     def _scaled_step(self, batch: Batch, direction: list[Tensor], factor: Tensor) -> Tensor:
@@ -255,6 +259,7 @@ class CoordinateOptimizer(RuleOptimizer):
         update_norms: list[Tensor] = []
 
         def count(clipped: list[Tensor], update_norm: Tensor) -> None:
+            """Keep how many entries of one block were clipped, and the norm of its update."""
             counts.append(torch.stack([mask.sum() for mask in clipped]).sum())
             update_norms.append(update_norm)
 

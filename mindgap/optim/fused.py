@@ -70,6 +70,7 @@ class FusedSteps:
         self.used = False
         #: Whether kernels are used without a trial, because this is the trial.
         self.trusting = False
+        #: What an engine counts for the report, by the index of the plan; it outlives the plans.
         self._lasting_counts: dict[int, Any] = {}
         self.forget()
 
@@ -122,6 +123,7 @@ class FusedSteps:
                 gradient is not finite with ``nonfinite="raise"``, and states that this step made
                 are gone again.
         """
+        # Whether a group insists on the fused form, so that a refusal is an error.
         asked_for = self.used = False
         #: States by name before the step, where it may yet be refused.
         states_before: dict[Tensor, set[str]] | None = None
@@ -197,12 +199,14 @@ class FusedSteps:
         first group remembers, made where they lack, and where the entries of each parameter lie.
         """
         head, known = groups[0], self._judged
+        # By identity: a checkpoint or a move to another device puts other tensors in their place.
         if (
             known is None
             or head.get("evidence") is not known.evidence
             or head.get("sides") is not known.sides
             or head["betas"][1] is not known.beta2
         ):
+            # Parameters lie one after another among the entries; ``end`` is where the next begins.
             kept, places, end = memories_of(groups, device), {}, 0
             for p in (p for group in groups for p in group["params"]):
                 spacing, count = spacing_and_count(p)
@@ -298,7 +302,7 @@ class FusedSteps:
                 rows[kind].append(row)
                 state_dicts[kind].append(state[p] if record.states or record.counts else {})
             for kind, members in rows.items():
-                lasting, counts = not kind[3], record.counts
+                lasting, counts = not kind[3], record.counts  # kind[3]: sharded
                 plan = Plan(members, record.states, state_dicts[kind], lasting, counts)
                 plans.append((i, plan))
             self._members.append(list(group["params"]))
@@ -308,6 +312,7 @@ class FusedSteps:
             return "the parameters lie on several devices"
         if two_windows([(i, plan.device.type) for i, plan in plans], records):
             return "a threshold that follows a quantile needs one dtype per group on CUDA"
+        # One trial per plan: its kernels depend on nothing else of its parameters.
         for i, plan in () if self.trusting else plans:
             obstacle_found = objection(
                 groups[i],
@@ -359,7 +364,7 @@ class FusedSteps:
             and settings == self._taped_settings
             and self._tape.fits()
         )
-        if taped and cuda_rules.counted(jobs):
+        if taped and cuda_rules.counted(jobs):  # which also counts the step on the host
             self._tape.play()
             return self._taped_outcome  # type: ignore[return-value]
         self._tape = None
@@ -402,7 +407,13 @@ class FusedSteps:
 
 
 def two_windows(plans: Sequence[tuple[int, str]], records: Sequence[FusedRecord]) -> bool:
-    """Whether a group with a window of norms has several plans (group, kind of device) on CUDA."""
+    """Whether a group with a window of norms has several plans on CUDA, each of which would push
+    the step's norm into that window.
+
+    Args:
+        plans: pairs (index of the group, kind of the device).
+        records: one per group.
+    """
     by_group = Counter(i for i, kind in plans if kind == "cuda" and records[i].window is not None)
     return any(count > 1 for count in by_group.values())
 
@@ -475,6 +486,7 @@ def _obstacle_and_tensors(
         not isinstance(step, Tensor) or step.dtype != torch.float32 or step.dim()
     ):
         return "the state step is not a float32 number", ()
+    # Only now, so that a refusal above leaves no states behind.
     states = {name: local(state_of(state, p, name)) for name in record.states}
     return obstacle(local_p, grad, states), (local_p, grad, *states.values())
 

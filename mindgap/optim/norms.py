@@ -33,6 +33,9 @@ SPIKE_AFTER = 20
 def new_window(device: Any, *shape: int) -> Tensor:
     """An empty memory of norms; zeros stand for norms that were not seen, or were zero or not
     finite.
+
+    Args:
+        shape: of the windows, where several are kept in one tensor; () for one.
     """
     return torch.zeros(*shape, WINDOW, dtype=torch.float64, device=device)
 
@@ -95,6 +98,7 @@ def spike_range(window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         >>> [round(float(value), 1) for value in spike_range(window)]
         [10.1, 10.4, 41.6]
     """
+    # Q₉ is ∞ before enough norms were seen, and the limit with it.
     low, high = running_quantile(window, 0.1), running_quantile(window, 0.9, least=SPIKE_AFTER)
     limit = high * (high / low).clamp(min=2.0).square()
     return low, high, torch.where(torch.isfinite(high), limit, torch.full_like(high, torch.inf))
@@ -135,6 +139,7 @@ def scoped_norms(
         own_norms = list(
             norms_over_processes(torch.stack([n.to(device) for n in own_norms]), everyone)
         )
+    # One list alone: its norm is that of all, and nothing needs to be joined.
     single = len(own_norms) == 1 and scope != "tensor"
     total = own_norms[0] if single else robust_norm([n.to(device) for n in own_norms])
     if everyone is not None and scope == "tensor":
@@ -155,6 +160,7 @@ def norms_over_processes(norms: Tensor, everyone: Any) -> Tensor:
 
     peak = norms.clone()
     dist.all_reduce(peak, dist.ReduceOp.MAX, group=everyone)
+    # Where all norms are 0, or one is not finite, the largest is the answer itself.
     ordinary = (peak > 0) & torch.isfinite(peak)
     scale = torch.where(ordinary, peak, torch.ones_like(peak))
     squares = (norms / scale).square()

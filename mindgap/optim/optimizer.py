@@ -116,6 +116,7 @@ class RuleOptimizer(Optimizer, ABC):
         self._project = project
         self._track = track
         self._fused = FusedSteps()
+        # The processes over which ZeRO spreads whole parameters; None without it.
         self._everyone = zero_redundancy_group()
         self.tally = Tally()
         if not isinstance(params, Tensor):
@@ -241,6 +242,8 @@ class RuleOptimizer(Optimizer, ABC):
         compiling = torch.compiler.is_compiling()
         if compiling or self._everyone is not None or not self._fused_step():
             with torch.no_grad():
+                # None: the step is skipped. An empty list: no gradient in this process, whose part
+                # in ZeRO's collective calls is needed all the same.
                 batches = self._begin(compiling)
                 if batches or (batches is not None and self._everyone is not None):
                     self._update(batches)
@@ -256,7 +259,8 @@ class RuleOptimizer(Optimizer, ABC):
         """Make the step in the fused form, in place, and report it. Returns False, with no step
         made, where it needs another form.
         """
-        # By position, which takes less time; the engine puts window and memories in.
+        # By position, which takes less time: nonfinite, clip, guard, window, eps, quantile,
+        # spike_after, judge. The engine puts window and memories in.
         policy = Policy(
             self._nonfinite,
             self._norm_clip,
@@ -337,6 +341,7 @@ class RuleOptimizer(Optimizer, ABC):
         Raises:
             RuleError: the dict is of another algorithm; nothing is loaded then.
         """
+        # Settings before loading, and the dict as ``complete`` hands it to torch.
         groups_before, completed = [dict(group) for group in self.param_groups], dict(state_dict)
 
         def complete(_: Any, saved_dict: dict[str, Any]) -> dict[str, Any]:
@@ -453,6 +458,7 @@ class RuleOptimizer(Optimizer, ABC):
         for group in self.param_groups:
             if "beta" in group:  # the name of this setting in older versions
                 group["momentum"] = group.pop("beta")
+            # torch puts ``differentiable`` among the defaults of every optimizer.
             for name in self.defaults.keys() - {"differentiable"}:
                 group.setdefault(name, self.defaults[name])
 
@@ -546,8 +552,9 @@ class RuleOptimizer(Optimizer, ABC):
         Returns:
             False where the step must be left out, because of a spike with ``spike_guard="skip"``.
         """
+        # ``share``: 1 where the norm is clipped, else 0, for the report.
         head, rule, scale, share = self.param_groups[0], self._norm_clip, None, None
-        threshold: Any = rule
+        threshold: Any = rule  # a number as it is; "auto" gets its quantile below
         spike, noisy = False, None
         if rule == "auto" or self._spike_guard:
             window = head["norms"] = head.get("norms", new_window(norm.device)).to(norm.device)
@@ -670,7 +677,7 @@ class RuleOptimizer(Optimizer, ABC):
         Returns:
             Pairs (count, indices of the batch's parameters that have this count).
         """
-        by_count: dict[int, list[int]] = {}
+        by_count: dict[int, list[int]] = {}  # count -> indices of parameters
         for i, owner in enumerate(batch.owners):
             state = self.state[owner]
             # float32 on the host, as torch's optimizers keep it, whatever the default dtype.

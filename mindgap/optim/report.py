@@ -228,7 +228,7 @@ class Tally:
             >>> Tally.unpack(tally.pack()).report() == tally.report()
             True
         """
-        numbers = [
+        numbers = [  # steps, skipped, sampled until, shares (three sums), norms (two)
             float(self.steps),
             float(self.skipped + (0 if self.device_skips is None else int(self.device_skips))),
             float(self.sampled_until),

@@ -24,11 +24,11 @@ handed on has the norm
 All thresholds are ratios of norms: gradients times a power of two give the same decisions.
 
 The state lies in the first parameter group: the window ``norms``, the numbers ``evidence`` and the
-memory ``sides``, L. ``judge_`` computes with tensors on the parameters' device and never waits for
-it; ``judge_number_`` is the same for the CPU, in Python's numbers; the kernel ``policy`` of
-``mindgap.rules.fused.cuda_kernels`` is the same on CUDA. Parameters may be spread over processes:
-pieces of DTensors give the entries that the whole tensor would, and with ZeRO each process
-remembers its own parameters' part of L.
+memory ``sides``, L. ``judge_`` computes with tensors on the parameters' device and does not wait
+for it, except to pick the entries of DTensors; ``judge_number_`` is the same for the CPU, in
+Python's numbers; the kernel ``policy`` of ``mindgap.rules.fused.cuda_kernels`` is the same on CUDA.
+Parameters may be spread over processes: pieces of DTensors give the entries that the whole tensor
+would, and with ZeRO each process remembers its own parameters' part of L.
 """
 
 from __future__ import annotations
@@ -136,12 +136,15 @@ def _sample_of_piece(p: Any, grad: Any) -> Tensor:
 
     spacing, count = spacing_and_count(p)
     piece = as_real(local(grad).detach())
-    found = piece.new_zeros(count)
+    entries = piece.new_zeros(count)
     if not count or any(type(placement) not in (Shard, Replicate) for placement in p.placements):
-        return found
+        return entries
+    # ``begin`` is the piece's first index in the whole tensor.
     _, offset = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
     pair = (2,) if p.is_complex() else ()  # real and imaginary part
     shape, begin = (*p.shape, *pair), (*offset, *(0 for _ in pair))
+    # From each entry's place in the whole tensor its index along each axis of the piece, the last
+    # axis first, and whether it lies in the piece.
     flat = torch.arange(count, device=piece.device) * spacing
     inside = torch.ones_like(flat, dtype=torch.bool)
     indices = []
@@ -150,8 +153,8 @@ def _sample_of_piece(p: Any, grad: Any) -> Tensor:
         flat = flat // size
         inside &= (index >= 0) & (index < length)
         indices.append(index)
-    found[inside] = piece[tuple(index[inside] for index in reversed(indices))]
-    return found
+    entries[inside] = piece[tuple(index[inside] for index in reversed(indices))]
+    return entries
 
 
 def _sum_over_pieces(values: Tensor, mesh: Any, placements: Any) -> Tensor:
@@ -175,28 +178,31 @@ def entries_of(groups: Groups, device: torch.device) -> Tensor:
         tensor([3., 4., 0.], dtype=torch.float64)
     """
     pieces: list[Tensor] = []
-    pieces_of: dict[Any, list[int]] = defaultdict(list)  # of DTensors, by mesh and placements
+    # Places of DTensors in ``pieces``, by mesh and placements: one collective call for each.
+    places_of: dict[Any, list[int]] = defaultdict(list)
     for group in groups:
         for p in group["params"]:
             if p.grad is None:
                 pieces.append(torch.zeros(spacing_and_count(p)[1], device=device))
             elif is_sharded(p):
-                pieces_of[p.device_mesh, p.placements].append(len(pieces))
+                places_of[p.device_mesh, p.placements].append(len(pieces))
                 pieces.append(_sample_of_piece(p, placed(p.grad, p)))
             else:
                 pieces.append(sample(p, p.grad))
     pieces = [piece.to(device, torch.float64) for piece in pieces]
-    for (mesh, placements), at in pieces_of.items():
-        joined = _sum_over_pieces(torch.cat([pieces[i] for i in at]), mesh, placements)
-        for i, piece in zip(at, joined.split([len(pieces[i]) for i in at])):
+    for (mesh, placements), places in places_of.items():
+        joined = _sum_over_pieces(torch.cat([pieces[i] for i in places]), mesh, placements)
+        for i, piece in zip(places, joined.split([len(pieces[i]) for i in places])):
             pieces[i] = piece
     return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64, device=device)
 
 
 def _products(direction: Tensor, sides: Tensor, everyone: Any) -> Tensor:
-    """⟨d, d⟩, ⟨d, L⟩ and ⟨L, L⟩ for a direction d.
+    """The scalar products ⟨d, d⟩, ⟨d, L⟩ and ⟨L, L⟩, as one tensor of three.
 
     Args:
+        direction: d, this process's entries of the gradients.
+        sides: L, the remembered direction, at the same entries.
         everyone: the processes over which the parameters are spread (ZeRO), for a collective call;
             None for this one.
     """
@@ -207,8 +213,9 @@ def _products(direction: Tensor, sides: Tensor, everyone: Any) -> Tensor:
 
 
 def _kept(groups: Groups, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The window of norms and the numbers that the first group keeps, on the device; made where
-    they lack, as L is: a distributed checkpoint is read into what is there.
+    """The window of norms and the numbers (``evidence``) that the first group keeps, on the device;
+    made where they lack. L is made too, though not returned: a distributed checkpoint is read into
+    what is there.
     """
     head = groups[0]
     if "sides" not in head:
@@ -226,11 +233,11 @@ def _kept_sides(groups: Groups, length: int, device: torch.device) -> Tensor:
     """
     sides = groups[0].get("sides")
     if sides is None or sides.device != device or len(sides) != length:
-        fitting = torch.zeros(length, dtype=torch.float64, device=device)
+        new_sides = torch.zeros(length, dtype=torch.float64, device=device)
         if sides is not None:
-            both = min(len(sides), length)
-            fitting[:both] = sides[:both].to(device)
-        sides = groups[0]["sides"] = fitting
+            common_length = min(len(sides), length)
+            new_sides[:common_length] = sides[:common_length].to(device)
+        sides = groups[0]["sides"] = new_sides
     return sides
 
 
@@ -271,31 +278,33 @@ def judge_number_(groups: Groups, norm: float, everyone: Any = None) -> tuple[fl
         (1.0, False)
     """
     cpu = torch.device("cpu")
-    window, numbers = (kept.numpy() for kept in _kept(groups, cpu))
+    window, numbers = (kept.numpy() for kept in _kept(groups, cpu))  # the group's own memory
+    # W; steps since the last judged gradient; the mean of |r| before its bias correction, and how
+    # many were judged; S, and how many norms it has seen; R.
     evidence, since, clarity, judged, size, seen, ratio = numbers.tolist()
     finite = math.isfinite(norm)
-    known = np.sort(window[window > 0.0])
+    known = np.sort(window[window > 0.0])  # zeros stand for norms not seen
     window[:-1] = window[1:]
     window[-1] = norm if finite and norm > 0.0 else 0.0
     median = float(known[(len(known) - 1) // 2]) if len(known) else math.inf
     since += 1.0
     large = finite and norm > LARGE * median and len(known) >= KNOWN
-    handed_on = norm
+    handed_on = norm  # the norm handed on where the rule is off
     if large:
         direction = entries_of(groups, cpu) / norm
         sides = _kept_sides(groups, len(direction), cpu)
         square, product, memory_square = _products(direction, sides, everyone).tolist()
-        both = math.sqrt(square) * math.sqrt(memory_square)
-        r = product / both if both else 0.0
+        lengths = math.sqrt(square) * math.sqrt(memory_square)
+        r = product / lengths if lengths else 0.0  # the cosine of the direction and L
         sides.mul_(MEMORY)
         if square:
             sides.add_(direction, alpha=1.0 / math.sqrt(square))
         if r:
             judged += 1.0
             clarity = MEMORY * clarity + (1.0 - MEMORY) * abs(r)
-            usual = clarity / (1.0 - MEMORY**judged)
-            found = min(abs(r) / usual, CLEAREST) * (AGREES if r > 0 else DIFFERS)
-            evidence, since = min(max(evidence + found, LEAST), MOST), 0.0
+            usual = clarity / (1.0 - MEMORY**judged)  # the mean of |r|
+            gain = min(abs(r) / usual, CLEAREST) * (AGREES if r > 0 else DIFFERS)
+            evidence, since = min(max(evidence + gain, LEAST), MOST), 0.0
         handed_on = min(norm, GROWTH * ratio * median) if r else LARGE * median
     on = since <= STAY and evidence <= NOISE
     factor = _factor_when_on(known, size, norm) if on else 1.0
@@ -312,9 +321,15 @@ def judge_number_(groups: Groups, norm: float, everyone: Any = None) -> tuple[fl
 
 
 def _factor_when_on(known: np.ndarray, size: float, norm: float) -> float:
-    """S·min{1, q/n}²/n, with q the quantile of the known norms in ascending order."""
+    """The factor on the gradient while the rule is on: S·min{1, q/n}²/n with the norm n, S in
+    ``size``, and q the quantile of the known norms; 1 where none is known or n is 0.
+
+    Args:
+        known: the norms before this one that are not 0, in ascending order.
+    """
     if not len(known) or norm == 0.0:
         return 1.0
+    # Between two order statistics the quantile is interpolated, as NumPy's.
     place = QUANTILE * (len(known) - 1)
     below = int(place)
     low, high = known[below].item(), known[min(below + 1, len(known) - 1)].item()
@@ -335,9 +350,13 @@ def judge_(groups: Groups, norm: Tensor, everyone: Any = None) -> tuple[Tensor, 
     """
     norm = norm.double()
     window, numbers = _kept(groups, norm.device)
+    # W; steps since the last judged gradient; the mean of |r| before its bias correction, and how
+    # many were judged; S, and how many norms it has seen; R. Nothing branches on a value, which
+    # would wait for the device: both ways are computed and ``torch.where`` picks one.
     evidence, since, clarity, judged, size, seen, ratio = numbers.clone().unbind()
     one, zero = torch.ones_like(norm), torch.zeros_like(norm)
     known = (window > 0).sum()
+    # In ascending order the known norms stand from ``first`` on, behind zeros for those not seen.
     ordered, first = window.sort().values, window.shape[-1] - known
     push_(window, norm)
     median = _entry(ordered, first + (known - 1) // 2)
@@ -346,16 +365,17 @@ def judge_(groups: Groups, norm: Tensor, everyone: Any = None) -> tuple[Tensor, 
     direction = entries_of(groups, norm.device) / torch.where(large, norm, one)
     sides = _kept_sides(groups, len(direction), norm.device)
     square, product, memory_square = _products(direction, sides, everyone)
-    both = square.sqrt() * memory_square.sqrt()
-    r = torch.where(both > 0, product / both, zero)
+    lengths = square.sqrt() * memory_square.sqrt()
+    # The cosine of the direction and L.
+    r = torch.where(lengths > 0, product / lengths, zero)
     share_of_direction = torch.where(square > 0, square.rsqrt(), zero)
     sides.copy_(torch.where(large, MEMORY * sides + share_of_direction * direction, sides))
     is_judged = large & (r != 0)
     judged = judged + is_judged
     clarity = torch.where(is_judged, MEMORY * clarity + (1.0 - MEMORY) * r.abs(), clarity)
     usual = clarity / torch.where(judged > 0, 1.0 - MEMORY**judged, one)
-    found = (r.abs() / usual).clamp(max=CLEAREST) * torch.where(r > 0, AGREES * one, DIFFERS * one)
-    evidence = torch.where(is_judged, (evidence + found).clamp(LEAST, MOST), evidence)
+    gain = (r.abs() / usual).clamp(max=CLEAREST) * torch.where(r > 0, AGREES * one, DIFFERS * one)
+    evidence = torch.where(is_judged, (evidence + gain).clamp(LEAST, MOST), evidence)
     since = torch.where(is_judged, torch.zeros_like(since), since + 1.0)
     on = (since <= STAY) & (evidence <= NOISE)
     most = torch.where(is_judged, GROWTH * ratio, LARGE * one) * median
@@ -381,5 +401,7 @@ def judge_(groups: Groups, norm: Tensor, everyone: Any = None) -> tuple[Tensor, 
 
 
 def _entry(ordered: Tensor, place: Tensor) -> Tensor:
-    """One entry, 0-dim, of a vector in ascending order; the place is held inside it."""
+    """One entry, 0-dim, of a vector in ascending order; the place, a 0-dim tensor, is held inside
+    it.
+    """
     return ordered.gather(-1, place.clamp(0, ordered.shape[-1] - 1).reshape(1)).reshape(())

@@ -32,6 +32,7 @@ class OptimizerEntry(Loadable):
 def _entry(
     name: str, class_name: str, source: Source, statement: str, update: str
 ) -> OptimizerEntry:
+    """A row of the table; the class stands in the file of the optimizer's name."""
     return OptimizerEntry(
         name, class_name, f"mindgap.optim.optimizers.{name}", source, statement, update
     )

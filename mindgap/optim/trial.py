@@ -54,7 +54,7 @@ def objection(
         if difference is not None:
             warnings.warn(
                 f"mindgap: the foreach form is used for {rule} on {p.device}: {difference}",
-                stacklevel=7,  # the line that calls ``step``
+                stacklevel=7,  # the user's line that calls ``step``
             )
     return _FOUND[key]
 
@@ -107,6 +107,7 @@ def _twin(optimizer: Any, group: dict[str, Any], params: Sequence[Tensor], fused
         params: what the copy optimizes, in one group and without states or remembered norms.
         fused: True for the fused form, False for the foreach form.
     """
+    # One of the two forms is asked for, the other left open.
     form = {
         "params": list(params),
         "fused": fused or None,

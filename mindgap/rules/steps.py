@@ -96,7 +96,7 @@ def clip_adaptive(
     quotients = list(torch._foreach_div(list(tau), factors))
     if eps == 0.0:
         quotients = [torch.where(f == 0, torch.ones_like(q), q) for q, f in zip(quotients, factors)]
-    del factors
+    del factors  # as large as all parameters
     torch._foreach_clamp_max_(quotients, 1.0)
     clipped = list(torch._foreach_mul(list(momenta), quotients))
     if normalized:

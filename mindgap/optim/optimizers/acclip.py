@@ -186,6 +186,7 @@ class ACClip(CoordinateOptimizer):
                 if batch.group["bias_correction"]:
                     rows = self._by_count(batch, *lists)
                 else:
+                    # None: no count is needed, because nothing is corrected.
                     rows = ((None, block) for block in blocks(*lists, single=batch.single))
                 for k, (p, g, m, v) in rows:
                     updates, clipped = self._directions(batch, k, batch.scaled(g), m, v)
@@ -223,6 +224,7 @@ class ACClip(CoordinateOptimizer):
             m = bias_corrected(m, beta1, k)
             v = v if is_second_moment else bias_corrected(v, beta2, k)
         if is_second_moment:
+            # Quotients m/d of before they are held inside ±1/√(1−β₂).
             updates, quotients = clip_second_moment(m, v_before, beta2, eps)
             clipped = [q.abs() > (1.0 - beta2) ** -0.5 for q in quotients] if self._track else []
             if group["factor"] != 1.0:
@@ -244,5 +246,8 @@ def _corrected_before(k: Any, v: list[Tensor], g: list[Tensor], beta2: float) ->
     """
     if isinstance(k, Tensor):
         divisor = torch.where(k == 1, torch.ones_like(k), 1.0 - beta2 ** (k - 1)).to(v[0].dtype)
-        return [torch.where(k == 1, t.square(), s / divisor) for s, t in zip(v, g)]
-    return [t.square() for t in g] if k == 1 else bias_corrected(v, beta2, k - 1)
+        return [
+            torch.where(k == 1, gradient.square(), average / divisor)
+            for average, gradient in zip(v, g)
+        ]
+    return [gradient.square() for gradient in g] if k == 1 else bias_corrected(v, beta2, k - 1)

@@ -201,12 +201,16 @@ class AdamW(RuleOptimizer):
                 state = self.state.get(p, {})
                 if not state.get("step", 0) or "exp_avg_abs" in state:
                     continue
+                # √(corrected v) stands for the mean of |g|; the last factor takes away what the
+                # bias correction of step k will put in.
                 k, v = float(state["step"]), as_real(state["exp_avg_sq"])
                 mean = (v / (1.0 - group["betas"][1] ** k)).sqrt() * (1.0 - ABS_BETA**k)
                 as_real(self._state(p, "exp_avg_abs")).copy_(mean)
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        # m, v, and the largest v or one of two running means of |g|; no group has two of these.
+        """The averages m and v, and the largest v or one of two running means of |g|; no group has
+        two of these.
+        """
         if group["amsgrad"]:
             return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
         if group["coordinates"] is not None:
@@ -289,6 +293,7 @@ def _bounded_where(
         return updates
     bounded, scales = bias_corrected(m, beta1, k), bias_corrected(a, ABS_BETA, k)
     torch._foreach_maximum_(scales, torch._foreach_abs(bounded))
+    # A divisor above 0, so that 0/0 becomes 0.
     torch._foreach_clamp_min_(scales, torch.finfo(scales[0].dtype).tiny)
     torch._foreach_div_(bounded, scales)
     on = noisy.to(updates[0].device)

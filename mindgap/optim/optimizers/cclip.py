@@ -99,6 +99,9 @@ class CClip(CoordinateOptimizer):
     _state_names = ("momentum", "median")
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The momentum, unless its weight is 0, and the running medians that ``tau="auto"`` follows
+        (no other τ is a text).
+        """
         momentum = ("momentum",) if group["momentum"] else ()
         return (*momentum, "median") if isinstance(group["tau"], str) else momentum
 
@@ -130,6 +133,7 @@ class CClip(CoordinateOptimizer):
         }
         if auto:
             half = max(MEDIAN_STEP, 1.0 / (group["k"] + 1)) / 2.0
+            # Factors on a running median that is below or above |g|.
             numbers.update(up=math.exp(half), down=math.exp(-half))
         return FusedRecord.of("coordinate", group, numbers, states=self._used_states(group))
 
@@ -148,7 +152,7 @@ class CClip(CoordinateOptimizer):
                 # A bare gradient is clipped symmetrically, so its sign may be put in afterwards.
                 lr = batch.lr if beta else batch.sign * batch.lr
                 lists = [batch.params, batch.grads, memory]
-                if isinstance(tau, list):  # one tensor per parameter
+                if isinstance(tau, list):  # one tensor per parameter; with "auto" its medians
                     lists.append(tau)
                 for params, grads, momenta, *threshold_block in blocks(*lists, single=batch.single):
                     thresholds = threshold_block[0] if threshold_block else tau
@@ -167,6 +171,7 @@ class CClip(CoordinateOptimizer):
                     clipped = updates = clip_coordinates(source, thresholds)
                     if beta and self._clip == "gradient":
                         average_(momenta, clipped, beta, batch.sign)
+                        # Times 1 is a copy: ``descend_`` may overwrite what it is given.
                         updates = list(torch._foreach_mul(momenta, 1.0))
                     if self._track:
                         length = robust_norm(updates, wide=True) * batch.lr

@@ -83,6 +83,7 @@ class GClip(ScaledOptimizer):
         super().__init__(params, settings, beta=beta, order=clip, scope=scope, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        """Check the settings of a group. A τ that is a function is checked at every step."""
         super()._check_group(group)
         if not callable(group["tau"]) and group["tau"] != "auto":
             positive("tau", group["tau"], finite=False)

@@ -41,10 +41,12 @@ class SearchResult:
 
     @property
     def certified(self) -> bool:
+        """Whether the parameters were found to be (δ, ε)-stationary."""
         return self.outcome == "certified"
 
     @property
     def sentence(self) -> str:
+        """The outcome in words."""
         return OUTCOMES[self.outcome]
 
 
@@ -205,7 +207,7 @@ class INGD(RuleOptimizer):
             f at the point where the search started, as the closure returned it; None once
             certified. ``result`` says how the search ended.
         """
-        head = self.param_groups[0]
+        head = self.param_groups[0]  # keeps the outcome of the last search
         if closure is None:
             if all(float(group["lr"]) == 0.0 for group in self.param_groups):
                 # torch.distributed.checkpoint makes states exist by a step of length 0 without a
@@ -222,6 +224,7 @@ class INGD(RuleOptimizer):
         if head["outcome"] == "certified":
             return None
         start = self._call(closure)
+        # None: the policy for gradients that are not finite left the step out.
         batches = self._begin()
         if batches is None:
             head["outcome"] = "non-finite"

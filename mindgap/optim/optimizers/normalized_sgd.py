@@ -84,9 +84,11 @@ class NormalizedSGD(ScaledOptimizer):
         non_negative("damping", group["damping"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        """What the fused engine needs to know of a group for its rule "scaled"."""
         return self._scaled_record(group, "normalize", group["damping"])
 
     def _update(self, batches: list[Batch]) -> None:
+        """Move the parameters by one step, in place, with the factor 1/(norm + damping)."""
         self._scaled_update(
             batches, normalize_coefficient, [batch.group["damping"] for batch in batches]
         )

@@ -101,9 +101,13 @@ class SGD(RuleOptimizer):
     _state_names = ("momentum_buffer",)
 
     def _check_saved(self, group: dict[str, Any]) -> None:
+        """Refuse ``differentiable``, which a group of torch's SGD may have, and tensors of several
+        elements.
+        """
         check_torch_settings(group)
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The momentum, unless its weight is 0."""
         return ("momentum_buffer",) if plain_number(group["momentum"]) else ()
 
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -172,5 +176,5 @@ class SGD(RuleOptimizer):
                         if group["nesterov"]:
                             torch._foreach_add_(updates, m, alpha=mu)
                         else:
-                            updates = torch._foreach_mul(m, 1.0)
+                            updates = torch._foreach_mul(m, 1.0)  # a copy, to be overwritten
                     descend_(p, updates, batch.lr)

@@ -173,6 +173,7 @@ class StochasticINGD(RuleOptimizer):
             draw = self._drawn(batch) if batch.compiled else unit_draw(group["seed"], batch.k)
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
+                # p becomes y = x − draw·step, a place on the segment, and x then x − step.
                 step = torch._foreach_mul(m, eta.to(m[0].device, m[0].dtype))
                 place = draw if isinstance(draw, float) else draw.to(m[0].device, m[0].dtype)
                 torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, place)))
@@ -198,6 +199,7 @@ class StochasticINGD(RuleOptimizer):
         """
         decay, beta = batch.group["weight_decay"], batch.group["momentum"]
         for had_states, indices in self._started(batch, "x"):
+            # Without states: x begins where the parameter stands, and m with weight 0 of the past.
             for i in () if had_states else indices:
                 self._state(batch.owners[i], "x").copy_(batch.owners[i])
             memory = self._states(batch, "m")

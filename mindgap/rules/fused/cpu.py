@@ -31,7 +31,8 @@ CHUNK = 2**14
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 # Names that the compiler fills in: at(address, start, length, array of the dtype) is an array over
-# that memory.
+# that memory; ``rule`` is a rule of ``arithmetic``, ``sweep`` the ``_sweep_L_W`` for its lists,
+# ``total`` is ``_total`` or ``_no_total``, and ``prange`` shares the chunks among threads.
 at: Any = None
 rule: Any = None
 sweep: Any = None
@@ -286,6 +287,7 @@ def _namespace() -> dict[str, Any]:
 
         return signature, code
 
+    # ``address`` is that of the tensor's first element, and ``start`` counts elements.
     @numba.njit(inline="always")
     def at(address: Any, start: Any, length: Any, like: Any) -> Any:
         return numba.carray(pointer_to(address + start * like.itemsize, like), length)  # type: ignore[call-arg]

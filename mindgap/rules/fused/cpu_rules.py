@@ -215,6 +215,7 @@ def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outco
         assert not isinstance(threshold, str)
         divisor = norm + policy.eps
         ratio = threshold / divisor if divisor else math.inf
+        # NaN passes through, which ``min`` might drop.
         factor = ratio if math.isnan(ratio) else min(factor, ratio, 1.0)
         notes = {"direction": norm, "share": float(norm > threshold)}
     return factor, Outcome(notes, spike=spike)
@@ -244,8 +245,11 @@ def _judge(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
 def _spike(
     window: np.ndarray, norm: float, policy: Policy
 ) -> tuple[tuple[float, float, float] | None, float]:
-    """(norm, lower quantile of the window, limit) where the policy's guard calls the norm a spike,
-    else None; and the window's upper quantile.
+    """Whether the policy's guard calls the norm a spike: with the window's quantiles Q₁ (lower) and
+    Q₉ (upper) the limit is Q₉·max{Q₉/Q₁, 2}².
+
+    Returns:
+        (norm, Q₁, limit) of a spike, else None; and Q₉.
     """
     count, (low, high) = window_quantiles(window, 1.0 - policy.quantile, policy.quantile)
     if not policy.guard or count < policy.spike_after:

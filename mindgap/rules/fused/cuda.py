@@ -91,6 +91,7 @@ class Tape:
         self.whole = True
 
     def __enter__(self) -> Tape:
+        """Let ``launch`` write on this tape until the block ends."""
         Tape.running = self
         return self
 
@@ -175,12 +176,14 @@ def _runner(compiled: Any, programs: int) -> Any:
     start, function, packed = compiled.run, compiled.function, compiled.packed_metadata
 
     def direct(*arguments: Any, stream: int) -> None:
+        """Triton's own launcher, without launch metadata and without hooks before and behind."""
         start(programs, 1, 1, stream, function, packed, None, None, None, *arguments)
 
     return direct
 
 
 def _stream(device: int) -> int:
+    """The handle of the stream that is current on a device."""
     return torch._C._cuda_getCurrentRawStream(device)
 
 

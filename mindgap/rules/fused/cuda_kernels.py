@@ -101,6 +101,7 @@ def _part(
     All loads come before the first store: a store might change what is loaded after it.
     """
     x = fetch(p0, offset, size, FULL)
+    # ``first`` to ``third`` are the old entries of the lists behind the second, a to c the new.
     if LISTS == 2:
         x = rule(x, fetch(p1, offset, size, FULL), w, n)
     elif LISTS == 3:
@@ -234,6 +235,7 @@ def _places(window, values, WINDOW: tl.constexpr):
     """
     below = tl.zeros((WINDOW,), dtype=tl.float64)
     up_to = tl.zeros((WINDOW,), dtype=tl.float64)
+    # Every value with 16 others at a time.
     for start in range(0, WINDOW, 16):
         others = tl.load(window + start + tl.arange(0, 16))[None, :]
         below += tl.sum(((others > 0.0) & (others < values[:, None])).to(tl.float64), axis=1)
@@ -326,6 +328,8 @@ def _judged(
     else nothing). ``entries`` are ``entry_count`` entries of the gradients, rest2 is 1 − β₂ and
     log2 its logarithm, log β₂.
     """
+    # W; steps since the last judged gradient; the mean of |r| before its bias correction, and how
+    # many were judged; S, and how many norms it has seen; R.
     evidence = tl.load(evidence_at)
     since = tl.load(evidence_at + 1) + 1.0
     clarity = tl.load(evidence_at + 2)
@@ -334,6 +338,7 @@ def _judged(
     seen = tl.load(evidence_at + 5)
     ratio = tl.load(evidence_at + 6)
     below, up_to = places(window, values, WINDOW)
+    # The lower median of the norms, and whether this one is large: ``LARGE`` = 4, ``KNOWN`` = 10.
     middle = at_rank(values, below, up_to, tl.floor((count - 1.0) / 2.0) + 1.0)
     middle = tl.where(count > 0.0, middle, float("inf"))
     finite = (norm - norm) == 0.0
@@ -355,6 +360,7 @@ def _judged(
         start += WIDE
     length = tl.sqrt(tl.sum(squares, axis=0))
     both = length * tl.sqrt(tl.sum(memory_squares, axis=0))
+    # The cosine of the direction and L; then L ← 0.97·L + direction of length 1.
     r = tl.where(both > 0.0, tl.sum(products, axis=0) / both, 0.0)
     share_of_direction = tl.where(length > 0.0, 1.0 / length, 0.0)
     start = 0
@@ -372,18 +378,22 @@ def _judged(
     usual = clarity / (1.0 - tl.exp(judged_now * -0.030459207484708574))  # log 0.97
     clearness = clearness / usual
     clearness = tl.where(clearness < 3.0, clearness, 3.0)
-    # log 1.9 for a gradient that agrees, log 0.1 for one that does not.
+    # ``AGREES`` = log 1.9 for a gradient that agrees, ``DIFFERS`` = log 0.1 for one that does not;
+    # W stays between ``LEAST`` = −3 and ``MOST`` = 6.
     found = clearness * tl.where(r > 0.0, 0.6418538861723947, -2.3025850929940455)
     moved = evidence + found
     moved = tl.where(moved < -3.0, -3.0, tl.where(moved > 6.0, 6.0, moved))
     evidence = tl.where(is_judged, moved, evidence)
     since = tl.where(is_judged, 0.0, since)
+    # ``STAY`` = 256 steps, ``NOISE`` = 2.5. A large gradient that passes is handed on with at most
+    # ``GROWTH`` = 2 times R medians, and R is at least ``LARGE/GROWTH`` = 2.
     on = go & (since <= 256.0) & (evidence <= 2.5)
     passed = large & (on == 0)
     most = tl.where(is_judged, 2.0 * ratio, 4.0) * middle
     handed_on = tl.where(passed & (norm > most), most, norm)
     least_ratio = tl.maximum(0.97 * ratio, 2.0)
     ratio = tl.where(passed, tl.maximum(least_ratio, handed_on / middle), ratio)
+    # The factor where the rule is on, from the 0.25 quantile of the norms.
     place = 0.25 * (count - 1.0)
     whole_place = tl.floor(place)
     low = at_rank(values, below, up_to, whole_place + 1.0)
@@ -449,10 +459,11 @@ def _policy(
     judged. NONFINITE: a norm that is not finite leaves the step out.
     """
     norm = length(sums, 0, end, WIDE)
+    # True for every norm, NaN too, but as a value of the device; norm − norm is 0 if it is finite.
     go = (norm >= 0.0) | (norm != norm)
     if NONFINITE:
         go = (norm - norm) == 0.0
-    # 1 and ``clip`` in float64, whatever type they come in.
+    # 1 and ``clip`` in float64, whatever type they come in (``where`` with two equal values).
     scale = tl.where(norm == norm, 1.0, 1.0).to(tl.float64)
     k = tl.load(counter) + 1
     if COUNT:
@@ -516,7 +527,7 @@ def _policy(
     elif CLIP > 0:
         ratio = threshold / (norm + eps)
         scale = tl.where(ratio < scale, ratio, scale)
-        scale = tl.where(ratio != ratio, ratio, scale)
+        scale = tl.where(ratio != ratio, ratio, scale)  # NaN stays NaN
         tl.store(stats + 2, tl.load(stats + 2) + (go & (norm > threshold)).to(tl.float64))
         remember(history, norm, go, WINDOW)
     tl.store(factors, scale)
@@ -561,6 +572,7 @@ def _corrections(
             second = 1.0 - tl.exp(k * log2)
             if EARLIER:
                 second = tl.where(k == 1.0, 1.0, 1.0 - tl.exp((k - 1.0) * log2))
+            # ``+ 0.0 * k`` spreads a single number over the block.
             tl.store(factors + index * 4, scale + 0.0 * k, mask=inside)
             tl.store(factors + index * 4 + 1, 1.0 / first, mask=inside)
             tl.store(factors + index * 4 + 2, 1.0 / second, mask=inside)

@@ -217,6 +217,7 @@ def _report_counts(plan: Plan) -> ReportCounts:
 
 
 def _zeros(device: torch.device, *shape: int) -> Tensor:
+    """Zeros in float64 on a device."""
     return torch.zeros(*shape, dtype=torch.float64, device=device)
 
 
@@ -243,6 +244,7 @@ def memory_of(plan: Plan) -> PlanMemory:
 
 @lru_cache(None)
 def _triton_types() -> dict[torch.dtype, Any]:
+    """Triton's names for the dtypes that the kernels take; imports Triton."""
     import triton.language as tl
 
     return {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -441,6 +443,7 @@ def _gathered_entries(jobs: Sequence[Job], judged: JudgedEntries) -> Tensor:
             tables = plan.engine_data["entry tables"] = _entry_tables(plan, judged)
         count = tables[0].numel()
         if count:
+            # The gradients' addresses, a table that the pass ``NORM`` has made already.
             addresses = memory_of(plan).address_table(plan, NORM.lists)
             with _current_device(plan):
                 cuda.launch(
@@ -460,6 +463,7 @@ def _entry_tables(plan: Plan, judged: JudgedEntries) -> list[Tensor]:
     """
     tensors, offsets, places = [], [], []
     for i, p in enumerate(plan.owners):
+        # Every ``spacing``-th element in memory, ``count`` of them.
         first_place, spacing, count = judged.places[p]
         index = np.arange(count, dtype=np.int64)
         tensors.append(np.full(count, i, dtype=np.int32))
@@ -487,6 +491,8 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     if policy.looks and programs[0].kind != "interpolate":
         shared.follow_count(jobs[0].k)
     notes: dict[str, Any] = {}
+    # The flag of a step that may be left out, what the report counts, and the gradients' sums of
+    # squares with each job's range in them, which a rule may use again.
     flag, skips, spikes, summed = None, None, None, None
     if policy.looks:
         summed = _sum_squares(jobs, [NORM] * len(jobs), None)

@@ -14,8 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+#: The address of a tensor's memory, and the state ``step`` of a parameter's states: functions that
+#: ``map`` calls from C.
 _POINTER: Any = torch._C.TensorBase.data_ptr
 _COUNTER = itemgetter("step")
+#: Dtypes whose states are float32.
 NARROW = (torch.bfloat16, torch.float16)
 
 
@@ -307,7 +310,7 @@ class Plan:
             counts_so_far = [float(state.get("step", 0.0)) for state in state_dicts]
             self.steps = torch.tensor(counts_so_far, dtype=torch.float32, device="cpu")
             self._counters = [self.steps[i] for i in range(len(state_dicts))]
-            self._counts_at = list(map(_POINTER, self._counters))
+            self._counts_at = list(map(_POINTER, self._counters))  # their addresses
             for state, counter in zip(state_dicts, self._counters):
                 state["step"] = counter
         #: How often gradients were found at other addresses.
@@ -316,6 +319,7 @@ class Plan:
         self.engine_data: dict[Any, Any] = {}
         #: What an engine counts for the report, by the index of the plan; it outlives the plans.
         self.lasting_counts: dict[int, Any] = {}
+        #: Place of this plan among all plans of the optimizer.
         self.index = 0
 
     def fresh(self) -> bool:
@@ -382,6 +386,8 @@ class Job:
 
     Attributes:
         k: number of the step.
+        group: the group's place.
+        program: the passes of its step (``program.program_of``); None until they are asked for.
         launches: room for what an engine hands to its kernels, by rule.
     """
 

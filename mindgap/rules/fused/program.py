@@ -65,6 +65,7 @@ def coordinate(job: Job) -> Program:
     lists = ("param", "grad", "momentum") if job["beta"] else ("param", "grad")
     if "up" in job.record.numbers:
         rule = "auto_clamped_average" if job["beta"] else "auto_clamped_step"
+        # ∞ is the threshold of an entry whose median is not known yet.
         return Program(
             None, Pass(rule, (*lists, "median"), (*numbers, job["up"], job["down"], float("inf")))
         )
@@ -96,7 +97,8 @@ def adaptive(job: Job) -> Program:
         return Program(
             None, Pass(f"second_moment{end}", lists, (*_moments(job), float(job["factor"]), bound))
         )
-    # One of the rules that ``arithmetic.RULES`` makes for each form, order, end and factor.
+    # One of the rules that ``arithmetic.RULES`` makes for each form, order, end and factor; a
+    # "bare" one has neither a factor on the gradient nor bias corrections.
     order = {1.0: "first", 2.0: "second"}.get(alpha, "any")
     rule = f"{job['form']}_{order}{end}{'_bare' if job['bare'] else ''}"
     return Program(None, Pass(rule, lists, (*_moments(job), alpha, 1.0 / alpha, 1.0)))
