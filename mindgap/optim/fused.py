@@ -501,7 +501,8 @@ def _step_settings(jobs: Sequence[Job], policy: Policy) -> list[Any] | None:
     values: list[Any] = [policy.nonfinite, policy.clip, policy.guard, _address(policy.window)]
     if policy.judged is not None:
         entries = policy.judged(jobs[0].plan.device)
-        values += [_address(entries.evidence), _address(entries.sides)]
+        # β₂ of the first group counts even where that group has no gradient, and so no job.
+        values += [_address(entries.evidence), _address(entries.sides), float(entries.beta2)]
     for job in jobs:
         if not job.plan.lasting:
             return None

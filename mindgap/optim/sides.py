@@ -25,7 +25,7 @@ All thresholds are ratios of norms: gradients times a power of two give the same
 
 The state lies in the first parameter group: the window ``norms``, the numbers ``evidence`` and the
 memory ``sides``, L. ``judge_`` computes with tensors on the parameters' device and does not wait
-for it, except to pick the entries of DTensors; ``judge_number_`` is the same for the CPU, in
+for it; ``judge_number_`` is the same for the CPU, in
 Python's numbers; the kernel ``policy`` of ``mindgap.rules.fused.cuda_kernels`` is the same on CUDA.
 Parameters may be spread over processes: pieces of DTensors give the entries that the whole tensor
 would, and with ZeRO each process remembers its own parameters' part of L.
@@ -136,9 +136,9 @@ def _sample_of_piece(p: Any, grad: Any) -> Tensor:
 
     spacing, count = spacing_and_count(p)
     piece = as_real(local(grad).detach())
-    entries = piece.new_zeros(count)
-    if not count or any(type(placement) not in (Shard, Replicate) for placement in p.placements):
-        return entries
+    nothing = piece.new_zeros(count)
+    if not piece.numel() or any(type(x) not in (Shard, Replicate) for x in p.placements):
+        return nothing
     # ``begin`` is the piece's first index in the whole tensor.
     _, offset = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
     pair = (2,) if p.is_complex() else ()  # real and imaginary part
@@ -152,9 +152,9 @@ def _sample_of_piece(p: Any, grad: Any) -> Tensor:
         index = flat % size - first
         flat = flat // size
         inside &= (index >= 0) & (index < length)
-        indices.append(index)
-    entries[inside] = piece[tuple(index[inside] for index in reversed(indices))]
-    return entries
+        indices.append(index.clamp(0, length - 1))
+    # Entries elsewhere are read at a wrong place and dropped: picking those inside would wait.
+    return torch.where(inside, piece[tuple(reversed(indices))], nothing)
 
 
 def _sum_over_pieces(values: Tensor, mesh: Any, placements: Any) -> Tensor:

@@ -7,6 +7,7 @@ import importlib.util
 import math
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from references.noise_clip import NoiseAdamW
 from mindgap.base.check import RuleError
 from mindgap.base.tensors import robust_norm
 from mindgap.optim import AdamW, sides as rule
+from mindgap.optim.fused import _step_settings
+from mindgap.rules.fused.plan import Policy
 
 SIZES = [(300,), (7,), (), (0,), (13, 10)]
 #: What a form needs of the constructor.
@@ -541,6 +544,19 @@ def test_a_step_on_cuda_waits_for_nothing_and_can_be_captured():
         assert apart(params, twin) < 1e-5
     optimizer.state_dict()  # takes over what the device counted
     assert torch.allclose(judge_of(optimizer)[0], judge_of(other)[0], rtol=1e-5)
+
+
+def test_a_step_is_not_repeated_with_another_memory_of_the_usual_norm():
+    """β₂ of the first group counts, although only the second has gradients, and so a job."""
+    params = parameters(torch.float32)
+    optimizer = AdamW([{"params": params[:1]}, {"params": params[1:]}], 0.01, clip="noise")
+    steps_of(optimizer, params, [[None, *row[1:]] for row in gradients(2, "none", torch.float32)])
+    fused, groups = optimizer._fused, optimizer.param_groups
+    policy = Policy(clip="noise", judged=partial(fused._entries_of, groups))
+    before = _step_settings(fused._jobs, policy)
+    assert before == _step_settings(fused._jobs, policy)
+    groups[0]["betas"] = (0.9, 0.5)
+    assert before != _step_settings(fused._jobs, policy)
 
 
 # -- state dicts
