@@ -25,8 +25,8 @@ All thresholds are ratios of norms: gradients times a power of two give the same
 
 The state lies in the first parameter group: the window ``norms``, the numbers ``evidence`` and the
 memory ``sides``, L. ``judge_`` computes with tensors on the parameters' device and does not wait
-for it; ``judge_number_`` is the same for the CPU, in
-Python's numbers; the kernel ``policy`` of ``mindgap.rules.fused.cuda_kernels`` is the same on CUDA.
+for it; ``judge_number_`` is the same for the CPU, in Python's numbers; the kernel ``policy`` of
+``mindgap.rules.fused.cuda_kernels`` is the same on CUDA.
 Parameters may be spread over processes: pieces of DTensors give the entries that the whole tensor
 would, and with ZeRO each process remembers its own parameters' part of L.
 """
