@@ -149,6 +149,7 @@ def _to_logger(trainer: Any) -> Callable[[dict[str, Any]], None]:
         fail("to", "must not be 'logger' when the trainer has none", None)
 
     def write(row: dict[str, Any]) -> None:
+        """Hand the floats of a row to every logger of the trainer."""
         numbers = {f"mindgap/{name}": x for name, x in row.items() if isinstance(x, float)}
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step=row["step"])

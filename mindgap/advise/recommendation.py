@@ -285,6 +285,7 @@ def _read_plan(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """
 
     def is_number(value: Any) -> bool:
+        """Whether it is an int or a float, not negative; True and False are none."""
         return type(value) in (int, float) and value >= 0
 
     content = read_json(path)
@@ -331,6 +332,7 @@ def _make_plan(
     unit = 10 ** max(0, len(str(affordable)) - 2)
     affordable = affordable // unit * unit
     total = affordable if steps is None else min(steps, affordable)
+    # Seconds for measuring: the smallest of three limits; 0 leaves it out.
     longest = max(LEAST_MEASURING, MOST_RUNS * total * seconds_per_step)
     limit = min(minutes * 60 * MEASURING, MOST_MEASURING, longest) if asked["measure"] else 0.0
     measured_steps = total or 10**6  # where not one step fits, the time alone limits the measuring
@@ -437,10 +439,12 @@ def _pace(bench: Bench, seed: int) -> tuple[float, float, float]:
     for candidate in (BASELINE, replace(BASELINE, family="AdamW with unit gradients")):
         timed_steps(bench, candidate.optimizer, seed, 1)
     first_steps = clock() - start
+    # Where the two first steps took 20 seconds, more than one further step would take too long.
     steps = timed_steps(bench, BASELINE.optimizer, seed, 1 if first_steps > 20.0 else PACE)
-    step = sorted(steps)[len(steps) // 2]
+    step = sorted(steps)[len(steps) // 2]  # the median
     start = time.perf_counter()
     start_loss(bench, seed)
+    # What the two first steps took beyond two ordinary ones is loading.
     return step, time.perf_counter() - start, max(0.0, first_steps - 2 * step)
 
 
@@ -463,13 +467,14 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
     best, baseline = final[0], (plain_adamw or race.entries[:1])[0]
     loss, baseline_loss = best.score(total, seed), baseline.score(total, seed)
     gain, relative_to = _gain(race, loss, baseline_loss)
-    rate = None
+    rate = None  # what the rate alone gave, at the last step that both runs reached
     if baseline.candidate != BASELINE:
         default = race.entries[0]
         step = max(s for s in default.runs[seed].scores if s in baseline.runs[seed].scores)
         rate = (step, baseline.score(step, seed), default.score(step, seed))
     kind, chance = "optimizer", at_chance(problem, best.runs[seed], race.start - loss)
-    fell = not race.is_flat(race.lowest(race.rungs[:1])[0])
+    fell = not race.is_flat(race.lowest(race.rungs[:1])[0])  # by the first rung
+    # The first of these that holds counts; the last one makes AdamW's best run the answer.
     if math.isinf(loss):
         kind = "diverged"
     elif fell and not chance and race.rises(total, race.rungs[:1]):
@@ -484,7 +489,7 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
         kind = "fine" if baseline.candidate == BASELINE else "rate"
         gain = (0.0, 0.0, 0.0)
     has_setting = kind in ("fine", "rate", "optimizer", "rises")
-    lowest = None
+    lowest = None  # where every run ended above an earlier loss: the step and the loss
     if has_setting and race.rises(total, race.rungs[:-1]):
         smallest, step = race.lowest(race.rungs[:-1])
         lowest = (step, smallest)
@@ -523,7 +528,7 @@ def _gain(race: Race, loss: float, baseline_loss: float) -> tuple[tuple[float, f
     """
     if math.isinf(loss):
         return UNKNOWN_GAIN, "loss"
-    if math.isinf(baseline_loss) or baseline_loss >= race.start > loss:
+    if math.isinf(baseline_loss) or baseline_loss >= race.start > loss:  # only the best run trains
         return (1.0, 1.0, 1.0), "loss"
     reach = race.noise.reach()
     positive_losses = race.start > 0 and race.lowest(race.rungs)[0] > 0
@@ -677,14 +682,14 @@ def _others(race: Race, setting: Candidate | None) -> list[str]:
             continue
         step = max(s for e in entries for s in e.runs[seed].scores)
         loss = min(e.score(step, seed) for e in entries)
-        winners = [
+        losses_of_winner = [
             e.score(step, seed)
             for e in race.entries
             if setting is not None
             and e.candidate.family == setting.family
             and step in e.runs[seed].scores
         ]
-        winners_loss = min(winners, default=race.lowest([step])[0])
+        winners_loss = min(losses_of_winner, default=race.lowest([step])[0])
         if math.isinf(loss):
             words.append(f"{name} diverges")
         elif loss >= race.start:

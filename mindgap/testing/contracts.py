@@ -360,6 +360,7 @@ def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
     compute = closure_of(optimizer, params)
 
     def closure() -> Any:
+        """The value of the loss with its gradients computed; it is noted in ``calls``."""
         value = compute()
         calls.append(float(value.detach()))
         return value
@@ -456,9 +457,9 @@ def foreach(case: OptimizerCase, changes: Changes) -> None:
     """
     _ask_for(case, "foreach")
     ends = {}  # value of ``foreach`` -> final parameters and states
-    for form in (None, True, False):
+    for choice in (None, True, False):
         params = start()
-        optimizer = case.make(params, foreach=form, **changes)
+        optimizer = case.make(params, foreach=choice, **changes)
         drive(case, optimizer, params, steps=3)
         params[2].requires_grad_(False)
         drive(case, optimizer, params, steps=2, loss=lambda ps: loss_of(ps, used=(0, 1)))
@@ -470,7 +471,7 @@ def foreach(case: OptimizerCase, changes: Changes) -> None:
             for _, value in sorted(optimizer.state[p].items())
             if isinstance(value, torch.Tensor)
         ]
-        ends[form] = values(params) + states
+        ends[choice] = values(params) + states
     assert_same(ends[None], ends[False], **ROUNDING)
     assert_same(ends[True], ends[False], **ROUNDING)
 

@@ -223,7 +223,7 @@ def _take_step(patient: Patient, batch: Any, step: int, course: Course) -> float
         if patient.clip is not None:
             _clip_gradients(patient, patient.clip, course)
         rates = [group["lr"] for group in optimizer.param_groups]
-        if patient.warmup > step:
+        if patient.warmup > step:  # for this step only: the rates are put back below
             for group in optimizer.param_groups:
                 group["lr"] = group["lr"] * (step + 1) / patient.warmup
         optimizer.step()
@@ -351,6 +351,7 @@ class _Observer:
             return
         previous, self.previous_gradient = self.previous_gradient, used
         rounding = 1e-3 * float(used.norm()) + 1e-12
+        # What was used is the fresh gradient plus the one before, which is not next to nothing.
         doubled = (
             previous is not None
             and len(previous) == len(used)

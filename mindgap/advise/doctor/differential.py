@@ -55,6 +55,7 @@ def differential(
     }
 
     def raise_score(key: str, score: float) -> None:
+        """Give a cause these log-odds in ``scores`` unless it has higher ones."""
         scores[key] = max(score, scores.get(key, -math.inf))
 
     possible = _possible(chart, patient)

@@ -334,12 +334,13 @@ class _Doctor:
         patient = self.admission.fresh()
         bad_batches = set(chart.facts.bad_batches)
         patient.train = [batch for i, batch in enumerate(patient.train) if i not in bad_batches]
-        steps = min(300, max(60, self.steps))
+        steps = min(300, max(60, self.steps))  # as long as the user's run, within bounds
         plain_loss = chart.attempt("the plain network", lambda: plain_network(patient, steps))
         chart.facts.control = plain_loss
         if plain_loss is None or chart.facts.trivial is None:
             return
         plain_progress = progress(chart, plain_loss)
+        # Where one of these explains that nothing is learned, the targets are not doubted.
         explained = chart.has_any(
             "softmax_over_batch", "broadcasts", "no_graph", "half_overflow", "nan_op"
         )
@@ -454,7 +455,7 @@ class _Doctor:
         trials = CureTrials(self.admission, chart, trained, self.steps, self.time_left)
         if course.error is None:
             self.say("trying learning rates")
-            scores = (
+            scores = (  # of causes other than too small a model and overfitting, the highest first
                 score
                 for cause, score in rank_causes(chart.findings)
                 if cause.key not in ("underfitting", "overfitting")
@@ -563,6 +564,7 @@ class _Doctor:
                 lr = chart.facts.lr
                 change = f"{change} from {lr:.3g} to {lr * trial.variant:.3g}"
         sentence = f"{certainty_words(named.score)} {name_of(cause, chart)}; {change}{proof}."
+        # What the curve shows is listed behind the signs of the cause.
         curve: list[FindingName] = ["broke", "blew_up"]
         if not chart.has_any("broke", "blew_up"):
             curve.append("stalled")

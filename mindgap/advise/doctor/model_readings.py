@@ -64,6 +64,7 @@ def read_parameters(chart: Chart, patient: Patient) -> None:
     that torch does not register. The latter, with their places, become a fact.
     """
     parameters = patient.named_parameters
+    # Ids of the tensors that the optimizer holds.
     trained = {id(p) for group in patient.optimizer.param_groups for p in group["params"]}
     unregistered_tensors = list(unregistered(patient.model))
     _read_frozen(chart, parameters)
@@ -299,13 +300,14 @@ def read_optimizer(chart: Chart, patient: Patient) -> None:
             chart.find("extreme_momentum", 1.0, f"betas = ({first:g}, {second:g}) are extreme.")
     decay = group.get("weight_decay", 0) or 0
     if isinstance(decay, (int, float)) and decay > 0:
+        # Decay beside the gradient may be large; as a part of the gradient 0.1 already is.
         decoupled = type(patient.optimizer).__name__ in ("AdamW", "ACClip", "Lion", "SignSGD")
-        high = (
+        strength = (
             ramp(math.log10(decay), zero_at=-0.3, one_at=0.7)
             if decoupled
             else ramp(decay, zero_at=0.02, one_at=0.1)
         )
-        chart.find("large_decay", high, f"Weight decay is {decay:g}.")
+        chart.find("large_decay", strength, f"Weight decay is {decay:g}.")
 
 
 def read_forward(chart: Chart, patient: Patient) -> None:
@@ -504,6 +506,7 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
     if unregistered_tensors and all(g is None for g in gradients[-len(unregistered_tensors) :]):
         chart.findings.pop("unregistered", None)  # kept aside on purpose: not trained
     backward.loss = float(loss.detach())
+    # The gradients come in the order of ``variables``; zip leaves out those behind its own part.
     backward.gradients = dict(zip(trainable, gradients))
     backward.sequences = list(zip(sequences, gradients[len(trainable) :]))
     return backward
@@ -608,7 +611,7 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
         )
     elif last > 0 and least / last < 1e-4 and first / last < 0.1:
         chart.find("vanishes", 0.5, f"The gradient vanishes over {len(sizes)} layers.")
-    growth = chart.facts.growth
+    growth = chart.facts.growth  # of the signal, from the forward pass
     if growth > 30 and not chart.facts.normalised:
         chart.find(
             "explodes_depth",
@@ -698,8 +701,8 @@ def _read_dropout(chart: Chart, patient: Patient) -> None:
     if not (math.isfinite(difference) and difference > DIFFERENT):
         return
     with no_dropout():
-        without = [_evaluation_loss(patient, batch, seed) for seed in (1, 2)]
-    if abs(without[0] - without[1]) / size_of_loss < SAME:
+        undropped = [_evaluation_loss(patient, batch, seed) for seed in (1, 2)]
+    if abs(undropped[0] - undropped[1]) / size_of_loss < SAME:
         chart.find(
             "dropout_active",
             1.0,

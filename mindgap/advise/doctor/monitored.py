@@ -247,6 +247,7 @@ class _Consultation:
         least_ratio, _ = min(ratios)
         if not math.isfinite(ratio):
             return
+        # Batches that are added and not averaged give their number; more than that was kept.
         if count > 1 and 0.7 * count < ratio < 1.4 * count:
             self.course.added_batches = count
         elif ratio > max(5.0, 3.0 * count) and least_ratio > 2.0 * count:
@@ -422,6 +423,7 @@ def _fill_moves(course: Course, past: History) -> None:
     oldest = past.states[0] if past.states else None  # none with memory=0
     first_values = {} if oldest is None else dict(zip(map(id, past.tensors), oldest.parameters))
     trained = {id(p) for group in past.optimizer.param_groups for p in group["params"]}
+    # The rate is above 0 now, and steps were made since the oldest kept state.
     should_move = course.rates and course.rates[-1] > 0 and oldest and oldest.step < past.steps
     for name, p in past.model.named_parameters():
         still = id(p) in first_values and torch.equal(first_values[id(p)], p.detach())

@@ -190,6 +190,7 @@ def _loss_of_batches(loss: Any) -> Any:
         return loss
 
     def of_batch(model: nn.Module, batch: Any) -> Tensor:
+        """The criterion ``loss`` of the model's output on a batch and its last part."""
         parts = tuple(batch.values()) if isinstance(batch, Mapping) else tuple(batch)
         value: Tensor = loss(model(*parts[:-1]), parts[-1])
         return value
