@@ -101,9 +101,11 @@ class _Events(Watched):
             self.monitor.observe(loss, *self._present_batch)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Close the monitor."""
         self.end_watching()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close the monitor with the error that ended the training."""
         self.end_watching(exception)
 
 

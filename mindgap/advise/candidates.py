@@ -324,6 +324,7 @@ def other_candidates(model: torch.nn.Module, scale: Scale, best: float) -> list[
         candidate(name, best * factor, scale)
         for name, family in FAMILIES.items()
         if name != BASELINE.family and family.fits(model)
+        # ``or``: where a family has no rates of its own for heavy noise, the usual ones hold.
         for factor in ((family.multiples_heavy if scale.heavy else ()) or family.multiples)
     ]
 

@@ -219,6 +219,7 @@ def recommend(
         told("building the problem", 0.0)
         bench = Bench(problem)
         notes = check_starts(bench, seed)
+        # The arguments stand in the plan, so that another call cannot continue this one.
         asked: dict[str, Any] = {"minutes": minutes, "steps": steps, "seed": seed}
         asked |= {"measure": measure, "without": sorted(without)}
         path = None if folder is None else folder / "plan.json"
@@ -241,7 +242,7 @@ def recommend(
             plan["parameters"], plan["gradient_norm"], plan["heavy"], bool(plan.get("tailed"))
         )
         pieces = None if folder is None else folder / "pieces"
-        bench.most = plan["validation"]
+        bench.most = plan["validation"]  # validation batches before the end of a run
         race = Race(
             bench,
             plan["total"],
@@ -261,6 +262,7 @@ def recommend(
                 "loss."
             )
         decision, setting = decide(race, finished)
+        # Before it says that nothing trains, AdamW at 1e-3 must have run to the end.
         if decision.kind in ("nothing trains", "at chance") and race.run_default():
             decision, setting = decide(race, bench.problem(seed))
     seconds = time.perf_counter() - wall_start
@@ -361,6 +363,7 @@ def _validation_batches(problem: Problem, steps: int) -> int:
         for batches in (problem.train, problem.valid)
     )  # numbers in the first batch of each
     ratio = train_numbers / valid_numbers if train_numbers and valid_numbers else 1.0
+    # 3 · ratio validation batches cost a step, and ``PIECES`` evaluations share the steps.
     affordable = 3 * ratio * EVALUATING * steps / PIECES
     return 2 ** int(math.log2(min(MOST_VALIDATION, max(1.0, affordable))))
 
@@ -535,7 +538,7 @@ def _gain(race: Race, loss: float, baseline_loss: float) -> tuple[tuple[float, f
     unit = baseline_loss if positive_losses else race.start - baseline_loss
     if not unit > 0:
         return UNKNOWN_GAIN, "fall"
-    low, high = -math.inf, math.inf
+    low, high = -math.inf, math.inf  # a larger loss of the best run is a smaller gain
     if not math.isinf(reach):
         low, high = ((baseline_loss - race.loss_above(loss, d)) / unit for d in (reach, -reach))
     return ((baseline_loss - loss) / unit, low, high), "loss" if positive_losses else "fall"

@@ -144,7 +144,7 @@ class Bench:
         if seed in self._kept:
             problem, start = self._kept[seed]
             start.restore()
-            if self._trusted is None:
+            if self._trusted is None:  # the first return tells whether the start comes back
                 self._trusted = start.gives_the_same_loss()
                 start.restore()
             if self._trusted:
@@ -265,7 +265,7 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
     while True:
         if _is_list(train):
             n = len(train)  # type: ignore[arg-type]
-            epoch, skip = epoch + skip // n, skip % n
+            epoch, skip = epoch + skip // n, skip % n  # whole epochs are passed over undrawn
             order = numpy_stream(seed, "order", epoch).permutation(n)
             yield from (train[int(i)] for i in order[skip:])  # type: ignore[index]
             skip = 0
@@ -370,11 +370,13 @@ def train_until(
         optimizer.load_state_dict(progress.state["optimizer"])
     modes = _Modes(model)
     seed_everything(stream_seed(seed, "steps", progress.steps))
+    # The weights are averaged over the last quarter of the steps that are made here, of which
+    # ``MOST_AVERAGED`` at most are taken; the last step always is.
     average, average_from = _Average(), until - math.ceil(AVERAGED * (until - progress.steps))
     average_every = math.ceil((until - average_from) / MOST_AVERAGED)
     losses: list[Tensor] = []  # since the last point of the curve
     not_finite = 0  # losses in a row, up to there
-    report_every = max(1, total // 100)
+    report_every = max(1, total // 100)  # steps per point of the curve
     batches = batches_from(problem.train, seed, progress.steps)
     is_first_piece, step_ends = not progress.steps, [clock()]
     while progress.steps < until and not_finite < LOST:

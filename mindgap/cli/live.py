@@ -158,6 +158,7 @@ class Watcher:
         """
         now = time.monotonic()
         running = [job for job in self.jobs.values() if not job.ended]
+        # Runs recorded before this program began, and those that ended since.
         done = self.planned - self.missing + len(self.jobs) - len(running)
         filled = round(20 * done / max(self.planned, 1))
         seconds_left = self.seconds_left(now)

@@ -118,6 +118,7 @@ def _public(tree: Tree, room: str, module: str, name: str) -> None:
         module: path of the module in the room.
     """
     path = f"mindgap/{room}/__init__.py"
+    # The names of the checkout's own tool; ``written`` rebuilds the table in a text.
     tool = runpy.run_path(str(tree.root / "docs/tools/public_names.py"))
     line = f"    from mindgap.{room}.{module} import {name} as {name}\n"
 
@@ -295,7 +296,7 @@ def add_study(tree: Tree, key: str, _: str) -> str:
     if claim_match is None:
         fail("name", "must begin with its claim, such as e5-my-study", key)
     claim, file = f"{claim_match[1].upper()}{claim_match[2]}", key.replace("-", "_")
-    row = re.compile(rf"^(\| {claim} \|.*) \|$", re.MULTILINE)
+    row = re.compile(rf"^(\| {claim} \|.*) \|$", re.MULTILINE)  # of the claim, in a table
     if not row.search(tree.read("docs/claims.md")):
         fail("name", "must begin with a claim that has its own row in docs/claims.md", key)
     source = tree.read("mindgap/lab/studies/catalogue/never_at_rest/e5_cycle.py")

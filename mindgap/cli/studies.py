@@ -320,6 +320,7 @@ def _survey_digits(out: Path) -> tuple[Path, str]:
     from mindgap.lab.tasks.problems import digits_network
     from mindgap.measure import survey
 
+    # Network and rate are those that the end of the demo names (``print_next_steps``).
     problem, generator = digits_network(), torch.Generator().manual_seed(0)
     batches = [problem.draw(generator, 8) for _ in range(200)]
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=3.0)

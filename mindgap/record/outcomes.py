@@ -379,7 +379,7 @@ def _numbers_of(part: str, numbers: Mapping[str, Any], *, first: bool) -> Any:
         part: its name; "a below b" may stand as "a / b", and "a above b" as "a minus b".
         first: whether it is the first part, to which the common names ``ratio`` and ``gap`` belong.
     """
-    head = part.partition(":")[0]
+    head = part.partition(":")[0]  # the name without what follows a colon
     for name in (part, part.replace(" below ", " / "), part.replace(" above ", " minus "), head):
         if name in numbers:
             return numbers[name]
@@ -448,6 +448,7 @@ def natural(text: str) -> list[tuple[int, int | str]]:
         >>> sorted(["e10-b", "e5-a"], key=natural)
         ['e5-a', 'e10-b']
     """
+    # The first number keeps numbers and texts apart, which cannot be compared.
     return [
         (0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part
     ]

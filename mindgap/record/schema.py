@@ -270,6 +270,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
     Args:
         name: of the field, for the error.
     """
+    # Of ``dict[str, float]``: dict, and (str, float); tuples here hold entries of one type.
     kind, inside = get_origin(hint) or hint, get_args(hint)
     if hint is Any:
         return

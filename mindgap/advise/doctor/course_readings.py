@@ -502,14 +502,14 @@ def read_growth(chart: Chart, patient: Patient) -> None:
     if output is None:
         return
     targets = pair(batch)[1]
-    unit = max(float(output.abs().mean()), 1e-3)
+    unit = max(float(output.abs().mean()), 1e-3)  # size of a typical output or target
     if targets is not None and targets.is_floating_point():
         unit = max(unit, float(targets.abs().mean()))
     slope = _slope(patient, batch, output)
     if not float(slope.norm()) > 0:
         return
     direction, shift = slope.sign(), 0.01 * unit  # the shift of a finite difference
-    curvatures, slopes = [], []
+    curvatures, slopes = [], []  # along the direction, near and far
     for distance in (1.0, 8.0):
         place = output + distance * unit * direction
         slope_here = _slope(patient, batch, place)
