@@ -677,13 +677,14 @@ def _others(race: Race, setting: Candidate | None) -> list[str]:
     Args:
         setting: the winner; None: there is none, and the best of all counts.
     """
+    # Losses that are no farther apart than ``reach`` on the race's scale are a tie.
     seed, reach, words = race.seed, race.noise.reach(), []
     kinds = {FAMILIES[e.family].kind for e in (BASELINE, setting) if e is not None}
     for name, family in FAMILIES.items():
         entries = [e for e in race.entries if e.candidate.family == name]
         if not entries or family.kind in kinds:
             continue
-        step = max(s for e in entries for s in e.runs[seed].scores)
+        step = max(s for e in entries for s in e.runs[seed].scores)  # the last one it reached
         loss = min(e.score(step, seed) for e in entries)
         losses_of_winner = [
             e.score(step, seed)

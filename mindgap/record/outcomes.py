@@ -107,14 +107,17 @@ class Outcome:
 
     @property
     def name(self) -> str:
+        """The study's name."""
         return self.description.name
 
     @property
     def claim(self) -> str:
+        """The number of its claim, such as "B3"."""
         return self.description.claim
 
     @property
     def scale(self) -> str:
+        """The scale that counts, one of ``SCALES``."""
         return self.description.scale
 
     @property
@@ -144,6 +147,7 @@ class Outcome:
 
     @property
     def effects(self) -> list[Effect]:
+        """One effect per part of the rule that has an interval."""
         return effects_of(self.verdict)
 
     @property

@@ -106,6 +106,7 @@ class Run:
 
     @property
     def done(self) -> bool:
+        """Whether the run went to its end without an error."""
         return self.end is not None and self.end.outcome == "done"
 
     def column(self, name: str) -> list[Any]:
@@ -137,6 +138,7 @@ class Verdict:
     seeds: int = 0  # how many it rests on
 
     def __post_init__(self) -> None:
+        """Refuse an unknown verdict; what was read from JSON has a list of files."""
         if self.verdict and self.verdict not in VERDICTS:
             raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
         object.__setattr__(self, "files", tuple(self.files))

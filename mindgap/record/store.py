@@ -377,6 +377,7 @@ class RunWriter:
             raise
 
     def close(self) -> None:
+        """Close the file, which ends its lock; a second call does nothing."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -223,7 +223,8 @@ def tensor_lr(case: OptimizerCase, changes: Changes) -> None:
 def schedulers() -> dict[str, Callable[[Any], Any]]:
     """Name of a scheduler of torch -> what makes one for an optimizer, for a run of a few steps.
 
-    Each of them changes the learning rate within its first six steps.
+    Each of them changes the learning rate within its first six steps. Below, ``o`` is the optimizer
+    and ``e`` the number of steps that the scheduler has counted.
     """
     sched = torch.optim.lr_scheduler
     return {
@@ -262,7 +263,7 @@ def scheduler(case: OptimizerCase, changes: Changes, name: str = "StepLR") -> No
         name: of the scheduler, a key of :func:`schedulers`.
     """
     _ask_for(case, "lr")
-    followed, by_hand = start(), start()
+    followed, by_hand = start(), start()  # parameters of the two runs
     moved_settings: list[dict[str, Any]] = []  # of each step: name -> value
     optimizer = case.make(followed, **changes)
     schedule = schedulers()[name](optimizer)

@@ -271,6 +271,7 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
     with torch.no_grad():
         probabilities = [torch.softmax(model(valid_inputs), 1) for model in models]
     mean = torch.stack(probabilities).mean(0)
+    # The logarithms serve as scores: their softmax is the mean itself.
     return train, _rank_labels(mean.log(), valid_labels, valid_sizes)
 
 

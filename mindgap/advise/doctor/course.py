@@ -411,6 +411,7 @@ class _Observer:
             return []
         groups = self.patient.optimizer.param_groups
         trained = {id(p) for group in groups if group["lr"] for p in group["params"]}
+        # By name and in this order ``gradient`` gives one tensor per trainable parameter.
         names = [n for n, p in self.patient.model.named_parameters() if p.requires_grad]
         try:
             peaks = [float(g.abs().max()) for g in gradient(self.patient, self.last_batch)]

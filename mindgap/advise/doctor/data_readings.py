@@ -87,7 +87,7 @@ def _read_scales(chart: Chart, inputs: list[Tensor]) -> None:
     features = features.nan_to_num(0, 0, 0)
     if inputs[0].ndim in (2, 3):
         _read_features(chart, features)
-    elif features.numel() < 1e7:
+    elif features.numel() < 1e7:  # torch's quantile takes no more than 2^24 numbers
         upper_decile = float(features.abs().quantile(0.9))
         if upper_decile > OUT_OF_SCALE:
             chart.find(

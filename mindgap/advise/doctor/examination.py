@@ -307,6 +307,7 @@ class _Doctor:
             if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
                 reason = f"your code raises {error_words(course.error)} at step {course.error_step}"
                 raise _CannotTell(reason, course.losses)
+        # The least progress that there is, unless ``read_curve`` notes another one.
         chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
             chart.attempt("the curve", lambda: read_curve(chart, trained, course))

@@ -154,6 +154,7 @@ def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             if name.startswith("_") or name == "training":
                 continue
             attribute = f"{prefix}.{name}" if prefix else name
+            # (place, thing) of what may hide a tensor, or a module with some.
             if isinstance(value, dict):
                 candidates = [(f"{attribute}[{k!r}]", v) for k, v in value.items()]
             elif isinstance(value, (list, tuple)):
@@ -212,6 +213,7 @@ def read_start(chart: Chart, patient: Patient) -> None:
             f"The weights of {name or 'the model'} start {largest / DEFAULT_SIZE:.3g} times as "
             "large as torch's default.",
         )
+    # Layers with equal units are a finding of their own.
     varied_sizes = {name: size for name, size in sizes.items() if name not in equal}
     median_size = max(1e-12, median_high(varied_sizes.values())) if varied_sizes else math.inf
     if median_size < SMALL_SIZE:
@@ -533,7 +535,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
             1.0,
             f"The loss is finite, the gradient of {not_finite[0]} is not.",
         )
-    gradient_norm = euclidean_norm(list(gradients.values()))
+    gradient_norm = euclidean_norm(list(gradients.values()))  # of all parameters together
     if 0 < gradient_norm < math.inf:
         chart.find(
             "huge_gradient",
@@ -592,7 +594,7 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
     Args:
         gradients: name of a parameter -> its gradient.
     """
-    sizes = [
+    sizes = [  # (layer, root mean square of its weight's gradient)
         (name, float(gradients[f"{name}.weight"].double().square().mean().sqrt()))
         for name, _ in layers(patient.model)
         if f"{name}.weight" in gradients and name
@@ -609,6 +611,7 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
             f"The gradient of {first_name} is {first / last:.2g} times that of {last_name}: "
             f"it vanishes over {len(sizes)} layers.",
         )
+    # A layer in between gets next to nothing, and the first one little: a weaker sign.
     elif last > 0 and least / last < 1e-4 and first / last < 0.1:
         chart.find("vanishes", 0.5, f"The gradient vanishes over {len(sizes)} layers.")
     growth = chart.facts.growth  # of the signal, from the forward pass

@@ -292,13 +292,14 @@ class _Consultation:
             self._drop_consequences()
         if move > LONG_MOVE and progress < 0.05:
             text = f"A step moves the weights by {move:.0%} of their size, and nothing is learned."
+            # Long steps alone are a weak sign, unless the loss got worse or units died.
             worse = progress < -0.05 or chart.has_any("above_start", "died")
             chart.find(
                 "thrown", ramp(move, zero_at=0.03, one_at=0.1) * (1.0 if worse else 0.3), text
             )
         elif chart.has("blew_up") and not chart.has("rate_negative"):
             chart.find("thrown", 0.8, chart.findings["blew_up"].sentence)
-        early, late = course.mean(0.0, 0.25), course.mean(0.75, 1.0)
+        early, late = course.mean(0.0, 0.25), course.mean(0.75, 1.0)  # first and last quarter
         falls = math.isfinite(late) and late <= early + 0.02 * abs(early)
         if move < SHORT_MOVE and progress < GOOD and falls and not chart.has("stuck"):
             chart.find(
