@@ -648,6 +648,7 @@ class Race:
         own = sorted(self._family(BASELINE.family), key=lambda e: e.candidate.rate)
         leader = self._rank_entries(own, step)[0]
         best = self._rank_entries(self.entries, step)[0].score(step, self.seed)
+        # ``not``: also where both are infinite, whose difference is NaN.
         if not leader.score(step, self.seed) - best <= NEAR * self.fall(step):
             return
         rate = leader.candidate.rate

@@ -151,7 +151,7 @@ class Bench:
                 return replace(problem, most=self.most)
             self._kept.clear()
         problem = build(self.factory, seed)
-        if self._trusted is not False:
+        if self._trusted is not False:  # it is, or nobody has tried
             try:
                 self._kept[seed] = (problem, _Start(problem, seed))
             except Exception:  # weights without a shape yet, a loss that the first batch breaks
@@ -216,7 +216,7 @@ def call_factory(factory: Factory, seed: int) -> Any:
     """
     try:
         takes_seed = "seed" in inspect.signature(factory).parameters
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # some callables show no signature
         takes_seed = False
     return factory(seed) if takes_seed else factory()
 

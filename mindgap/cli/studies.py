@@ -377,7 +377,7 @@ def _carry_out(
         return planned - sum(len(item.missing(out)) for item in plans)
 
     say(f"{planned} runs planned, {recorded()} recorded already")
-    ended: list[tuple[Header, End]] = []
+    ended: list[tuple[Header, End]] = []  # the runs of this call, as they end
     with (
         last_words(lambda: how_to_go_on(recorded(), planned)),
         looking_on(plans, out, tensorboard=tensorboard),

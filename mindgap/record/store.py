@@ -151,7 +151,7 @@ def tidy(folder: Path, *, older: float = 10.0) -> None:
         try:
             if _TEMPORARY.fullmatch(path.name) and now - path.stat().st_mtime > older:
                 path.unlink()
-        except FileNotFoundError:
+        except FileNotFoundError:  # it has its name by now, or another process was faster
             continue
 
 

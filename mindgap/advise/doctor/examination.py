@@ -173,7 +173,7 @@ class _Doctor:
         self.admission = Admission(problem, seed)
         self.chart = Chart()
         self.report = report
-        self.steps = STEPS
+        self.steps = STEPS  # of every run; fewer where steps are slow (``_first_run``)
         self.untried_cures = 0  # for which no time was left
         self.failed: list[Trial] = []  # trials of cures that did not help
         self.refuted: set[str] = set()  # causes that these trials speak against
@@ -599,6 +599,7 @@ class _Doctor:
                 f"the loss ends at {final:.3g}, not below the best constant answer "
                 f"({constant:.3g}), and no cause that was tried explains it"
             )
+        # Without an optimizer of the user's the distance may be due to the one made here.
         elif facts.behind > BEHIND and "optimizer" in trained.given:
             reason = (
                 f"the loss fell to {final:.3g} and a plain network with 128 units reaches "

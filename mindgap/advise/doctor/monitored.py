@@ -333,6 +333,7 @@ class _Consultation:
         if cause.key in ("bad_batch", "bad_sample"):
             return chart.has_any("spikes", "inputs_lost")
         plain_fault = any(name in PLAIN for name in cause.signs if chart.has(name))
+        # A rate that is gone at the end of a run that learned may be meant.
         return not cause.proof or (plain_fault and cause.key != "scheduler_at_zero")
 
     # Answers.
