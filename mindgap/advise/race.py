@@ -433,6 +433,7 @@ class Race:
         if self.seconds is None or by_cost_alone:
             return True
         spent = self.seconds_spent()
+        # The further steps are taken to be as slow as those so far.
         return spent + steps * spent / max(1, self._steps_spent()) <= self.seconds
 
     def _affordable(self, wanted: Sequence[tuple[Entry, int]], rung: int) -> bool:
@@ -443,7 +444,7 @@ class Race:
             wanted: pairs (entry, step to which it is to run).
         """
         at_rung = [e for e in self.entries if rung in self._asked.get(id(e), ())]
-        if not at_rung:
+        if not at_rung:  # nothing to keep any time for yet
             return True
         finalists = (self._rank_entries(at_rung, rung)[0], self._best_adamw(rung, at_rung))
         return self._fits([*wanted, *((e, self.total) for e in finalists)], by_cost_alone=True)

@@ -327,6 +327,7 @@ def _make_plan(
     clock = work_clock(bench.problem(seed).objective.model)
     work_start = cpu_start if clock is time.process_time else wall_start
     seconds_per_step, seconds_per_piece, loading = _pace(bench, seed)
+    # Steps of a run: of the time planned, what race, measuring and evaluating take in such runs.
     affordable = int(
         PLANNED * minutes * 60 / ((EXPECTED + MEASURING_RUNS + EVALUATING) * seconds_per_step)
     )
@@ -422,7 +423,7 @@ def _measure_start(problem: Problem, seed: int, *, seconds: float, steps: int) -
             f"Noise of one batch over the squared gradient: {noise:.3g} (above 1: larger batches "
             "would help)."
         )
-    if len(norms) >= 64:
+    if len(norms) >= 64:  # fewer say nothing about the tail
         with suppress(RuleError):
             judged = infinite_variance(sample)
             measured["heavy"] = judged.infinite

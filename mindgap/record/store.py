@@ -296,7 +296,7 @@ class RunWriter:
         lines, kept_bytes = _whole_lines(self.path)
         run = _parse(self.path, lines)
         if run.end is not None and not run.done:
-            kept_bytes -= len(lines[-1]) + 1
+            kept_bytes -= len(lines[-1]) + 1  # the end line with its newline
         if kept_bytes < self.path.stat().st_size:
             os.truncate(self.path, kept_bytes)
         return run
