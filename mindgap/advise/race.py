@@ -220,6 +220,7 @@ class Race:
         field = self._choose_for_third_rung(field)
         self._advance_all(field, third)
         candidates = self._choose_finalists(field)
+        # The first ones run to the end whatever they cost, all others while they fit.
         for entry in candidates[: KEEP[1]]:
             self._enter(entry, self.total)
         for entry in self._choose_late_finalists(candidates[KEEP[1] :]):
@@ -374,10 +375,12 @@ class Race:
         recent = [value for _, value in run.curve[-max(1, len(run.curve) // 10) :]]
         overfits = loss - sum(recent) / len(recent) > OVERFIT * self.fall(self.total)
         lowest = min(run.along.get(rung, math.inf) for rung in self.rungs)
+        # It overfits, or its validation loss was lower before.
         if overfits or best.along(self.total, self.seed) - lowest > RISEN * self.fall():
             yield self._entry(with_decay(self._best_adamw(self.rungs[0]).candidate, self.total))
             yield self.entries[0]
         adamw = self._best_adamw(self.total, final)
+        # AdamW got worse after the third rung: its rate may be too large for a long run.
         if adamw.score(self.total, self.seed) > adamw.score(self.rungs[2], self.seed):
             yield self._entry_at(BASELINE.family, adamw.candidate.rate / FACTOR)
         yield self._entry_at(best.candidate.family, best.candidate.rate / CLOSE)

@@ -461,7 +461,7 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
     """
     seed, total = race.seed, race.total
     final = race.finalists()
-    plain_adamw = [
+    plain_adamw = [  # with torch's own weight decay and the usual schedule, best first
         e
         for e in final
         if e.candidate.family == BASELINE.family

@@ -412,11 +412,11 @@ def train_until(
             "model": _copy_tree(model.state_dict()),
             "optimizer": _copy_tree(optimizer.state_dict()),
         }
-        if until == total:
+        if until == total:  # the end: more batches, of which the first are those of the rungs
             valid_losses = evaluate(problem, progress, modes, MOST_VALIDATION)
             score, along = _mean(valid_losses), _mean(valid_losses[: problem.most])
         else:
-            if until > total / ONCE:
+            if until > total / ONCE:  # the last weights first, then their average in their place
                 score = _mean(evaluate(problem, progress, modes, problem.most))
             average.swap_in(model)
             along = score = min(score, _mean(evaluate(problem, progress, modes, problem.most)))
@@ -677,6 +677,7 @@ class _Average:
                 dtype = torch.promote_types(value.dtype, torch.float32)
                 if name not in self._means:
                     self._means[name] = torch.zeros_like(value, dtype=dtype)
+                # The share 1/n of the n-th value keeps the plain mean of all.
                 self._means[name].lerp_(value.to(dtype), 1 / self._count)
 
     def swap_in(self, model: torch.nn.Module) -> None:

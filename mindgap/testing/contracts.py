@@ -525,6 +525,7 @@ def compiles(case: OptimizerCase, changes: Changes) -> None:
 
     # The first steps make states and meet a second step number; after that nothing may be compiled
     # again.
+    # A graph for each of the eight steps would be more than the limit.
     with torch._dynamo.config.patch(recompile_limit=4, fail_on_recompile_limit_hit=True):
         for _ in range(8):
             drive(case, eager_optimizer, eager)

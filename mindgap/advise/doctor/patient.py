@@ -86,7 +86,7 @@ class Admission:
         patient = _read_parts(call_factory(self.problem, self.seed))
         parts = (patient.model, patient.optimizer, patient.scheduler)
         for part, state in zip(parts, self._first_states):
-            with suppress(Exception):
+            with suppress(Exception):  # a part whose state does not load stays as it was built
                 part.load_state_dict(copy.deepcopy(state))
         if not self._first_states:
             with torch.no_grad():
