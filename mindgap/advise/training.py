@@ -702,6 +702,7 @@ def check_starts(factory: Factory | Bench, seed: int) -> list[str]:
         RuleError: what ``gradient_passes`` refuses (no parameter, a batch on another device, a loss
             that is not finite), or no parameter has a gradient.
     """
+    # A bench puts one build back to its start: a second build comes from the user's own factory.
     user_factory = factory.factory if isinstance(factory, Bench) else factory
     loss, *checksums = _fingerprint_of_start(problem_at_start(factory, seed))
     _, *checksums_of_other_seed = _fingerprint_of_start(problem_at_start(factory, seed + 1))

@@ -222,6 +222,7 @@ def run(
 
     studies, overrides = wanted_studies(names, scale, method)
     non_negative("checkpoint", checkpoint)
+    # On this machine one process by default; on a cluster None stands for all it has.
     sweep = Sweep(jobs if jobs is not None or backend != "local" else 1, backend, address, limit)
     plans = []
     for study in studies:

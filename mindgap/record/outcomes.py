@@ -155,7 +155,7 @@ class Outcome:
         """The effect that decides the verdict: the first whose answer is that of the verdict (no,
         open or yes), else the first that says no, else the first; None without effects.
         """
-        answers = {"does not hold": "no", "inconclusive": "open"}
+        answers = {"does not hold": "no", "inconclusive": "open"}  # any other: yes
         deciding_answer = answers.get(self.verdict.verdict, "yes")
         return min(
             self.effects,

@@ -268,11 +268,13 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
         with torch.no_grad(), traced(model) as trace:
             value = float(patient.value(batch))
     inputs, _ = pair(batch)
-    clean = inputs is None or not inputs.is_floating_point() or bool(inputs.isfinite().all())
+    inputs_are_finite = (
+        inputs is None or not inputs.is_floating_point() or bool(inputs.isfinite().all())
+    )
     growth = _growth(course.state_before_break, chart.facts.first_state or {})
     # Where the function has a value everywhere, its argument grew: that is divergence.
     diverged = trace.origin not in DOMAIN and (chart.has("blew_up") or growth > GROWN)
-    if not clean or growth > FAR_GROWN or diverged:
+    if not inputs_are_finite or growth > FAR_GROWN or diverged:
         return
     if trace.origin and not math.isfinite(value):
         place = place_in_words(trace)

@@ -183,7 +183,7 @@ class _Consultation:
                 chart.notes.append("the weights are not finite and no earlier state is kept")
         chart.facts.trivial = chart.attempt("the constant answer", lambda: constant_loss(patient))
         chart.facts.start = next((x for x in course.losses if math.isfinite(x)), math.inf)
-        chart.facts.progress = -1.0
+        chart.facts.progress = -1.0  # the least, unless the curve can be read
         chart.attempt("the curve", lambda: read_curve(chart, patient, course))
         chart.attempt("the autopsy", self._read_autopsy)
         chart.attempt("the loop", lambda: read_loop(chart, patient, course))
