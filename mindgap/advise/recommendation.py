@@ -292,11 +292,11 @@ def _read_plan(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
     content = read_json(path)
     plan = content if isinstance(content, dict) else {}
-    seconds = ("seconds_per_step", "seconds_per_piece", "seconds", "loading", "work")
+    durations = ("seconds_per_step", "seconds_per_piece", "seconds", "loading", "work")
     fits = (
         isinstance(plan.get("asked"), dict)
         and all(type(plan.get(name)) is int for name in ("total", "parameters"))
-        and all(is_number(plan.get(name)) for name in ("total", *seconds))
+        and all(is_number(plan.get(name)) for name in ("total", *durations))
         and type(plan.get("validation")) is int
         and 1 <= plan["validation"] <= MOST_VALIDATION
         and type(plan.get("gradient_norm")) in (int, float)
@@ -322,6 +322,12 @@ def _make_plan(
     Args:
         asked: the arguments of ``recommend``.
         wall_start, cpu_start: by ``perf_counter`` and ``process_time``, when the call began.
+
+    Returns:
+        Beside ``asked`` and what ``_measure_start`` returns: seconds per step, per evaluation
+        (``seconds_per_piece``) and of ``loading``; ``total``, the steps of a full run;
+        ``validation``, the batches that are read before its end; and the ``seconds`` and the
+        ``work`` (by ``work_clock``, less the loading) that all this took.
     """
     minutes, steps, seed = asked["minutes"], asked["steps"], asked["seed"]
     clock = work_clock(bench.problem(seed).objective.model)

@@ -589,6 +589,7 @@ def ignores_inputs(problem: Problem, fall: float) -> bool:
     rolled = [_with_inputs(batch, batch[0].roll(1, 0)) for batch in batches]
     # Whole rows in another order change no loss but by rounding and by noise of the loss itself.
     noise = change([_with_rolled_rows(batch) for batch in batches])
+    # Clearly more than the noise, or, where there is none, more than rounding.
     if change(rolled) > max(10 * noise, 0.01 * negligible):
         return True  # the loss has pairs: it moves in every batch, but not on the whole
     outputs_are_equal = _rows_are_equal(model, lambda: losses(batches))
