@@ -558,7 +558,7 @@ class _Doctor:
         if trial is not None:
             before, after = loss_words(trial.before), loss_words(trial.after)
             outcome = "tried on a copy" if trial.helps else "alone, this did not help on a copy"
-            if cause.cure == "inner":  # the cure of heavy tails drops them (``fit_inner_targets``)
+            if cause.cure == "inner":  # ``fit_inner_targets`` leaves outliers out
                 outcome += ", judged without the outliers"
             proof = f" ({outcome}: loss at step {trial.steps} {before} → {after})"
             if cause.cure in ("slower", "faster"):
