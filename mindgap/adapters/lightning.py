@@ -101,9 +101,11 @@ class _Events(Watched):
             self.monitor.observe(loss, *self._present_batch)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Close the monitor."""
         self.end_watching()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close the monitor with the error that ended the training."""
         self.end_watching(exception)
 
 
@@ -149,6 +151,7 @@ def _to_logger(trainer: Any) -> Callable[[dict[str, Any]], None]:
         fail("to", "must not be 'logger' when the trainer has none", None)
 
     def write(row: dict[str, Any]) -> None:
+        """Hand the floats of a row to every logger of the trainer."""
         numbers = {f"mindgap/{name}": x for name, x in row.items() if isinstance(x, float)}
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step=row["step"])

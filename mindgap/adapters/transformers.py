@@ -47,7 +47,7 @@ def monitor_callback(
 class _Events(Watched):
     """The callback's methods, which the Trainer calls; the callback's class derives from it."""
 
-    _hook: Any = None
+    _hook: Any = None  # the handle of the model's hook, while training goes on
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **trainer_parts: Any) -> None:
         """Start the monitor, and register a hook on the model that shows it every training batch.

@@ -81,7 +81,7 @@ class Watched:
         super().__init__()
         self._probes, self._batches, self._own_loss = probes, batches, loss
         self._limit, self._to, self._options = limit, to, options
-        self.monitor: Monitor | None = None
+        self.monitor: Monitor | None = None  # until training begins
 
     @property
     def readings(self) -> list[dict[str, Any]]:

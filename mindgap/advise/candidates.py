@@ -99,9 +99,9 @@ class Family:
     follows AdamW's.
     """
 
-    build: Callable[[torch.nn.Module, float], torch.optim.Optimizer]
-    code: str
-    like_sgd: bool = False
+    build: Callable[[torch.nn.Module, float], torch.optim.Optimizer]  # from model and rate
+    code: str  # as a user writes it, with ``{lr}`` in place of the rate
+    like_sgd: bool = False  # its rate follows from norms (``Scale.sgd_rate``), else it is AdamW's
     #: optimizers of one kind take much the same path.
     kind: str = "AdamW"
     #: rates with which the family begins, as multiples of AdamW's best.
@@ -109,10 +109,11 @@ class Family:
     #: the same where the gradient noise has infinite variance; empty: as elsewhere.
     multiples_heavy: tuple[float, ...] = ()
     cost: float = 1.0  # what a step of a small model takes, in steps of AdamW
-    fits: Callable[[torch.nn.Module], bool] = lambda model: True
+    fits: Callable[[torch.nn.Module], bool] = lambda model: True  # whether it can train a model
 
 
 def _weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The trained weights of a model."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -196,7 +197,7 @@ class _Muon(torch.optim.Optimizer):
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(matrix.grad)
             buffer = state["momentum_buffer"].lerp_(matrix.grad, 1 - _MUON_BETA)
-            update = matrix.grad.lerp(buffer, _MUON_BETA)
+            update = matrix.grad.lerp(buffer, _MUON_BETA)  # Nesterov's look ahead
             updates.append(update.mT if update.shape[0] > update.shape[1] else update)
         stack = torch.stack(updates)
         stack = _orthogonalize(stack.bfloat16() if stack.is_cuda else stack).to(stack.dtype)
@@ -323,6 +324,7 @@ def other_candidates(model: torch.nn.Module, scale: Scale, best: float) -> list[
         candidate(name, best * factor, scale)
         for name, family in FAMILIES.items()
         if name != BASELINE.family and family.fits(model)
+        # ``or``: where a family has no rates of its own for heavy noise, the usual ones hold.
         for factor in ((family.multiples_heavy if scale.heavy else ()) or family.multiples)
     ]
 

@@ -39,6 +39,7 @@ class Estimate:
     high: float  # its upper end
 
     def __post_init__(self) -> None:
+        """Check that these are numbers, and that the interval holds the value."""
         for name in ("value", "low", "high"):
             number(name, getattr(self, name))
         if not self.low <= self.value <= self.high:
@@ -76,6 +77,7 @@ class Measurements:
     skipped: float | None = None  # share of steps with gradients that were not finite
 
     def __post_init__(self) -> None:
+        """Check every number that is given against its rule."""
         for name in ("tail_index", "smoothness_slope"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Estimate):

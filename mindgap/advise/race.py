@@ -198,16 +198,17 @@ class Race:
         if math.isnan(self.start):  # no validation batches: the first training losses
             curves = [e.runs[self.seed].curve for e in self.entries]
             self.start = max((c[0][1] for c in curves if c), default=math.nan)
-        for _ in range(2):
+        for _ in range(2):  # the new rate may be the outermost and best one again
             self._widen_rates_of_adamw(first)
-        bracket = "second bracket" not in self.without
+        bracket = "second bracket" not in self.without  # every family gets to the second rung
         rate = self._rate_of_adamw(second) if bracket else self._best_adamw(first).candidate.rate
         others = other_candidates(self.bench.problem(self.seed).objective.model, self.scale, rate)
         self._join(others, first)
         self._try_smaller_rates_of_sgd(first)
         self._run_extra_seeds(first)
-        field: list[Entry] = []
+        field: list[Entry] = []  # the settings that are still in the race
         for entry in self._choose_for_second_rung(first):
+            # The first setting runs whatever it costs: without it there would be nothing to judge.
             got_there = second in self._asked.get(id(entry), ())
             if got_there or not field or self._affordable([(entry, second)], first):
                 self._advance(entry, self.seed, second)
@@ -219,6 +220,7 @@ class Race:
         field = self._choose_for_third_rung(field)
         self._advance_all(field, third)
         candidates = self._choose_finalists(field)
+        # The first ones run to the end whatever they cost, all others while they fit.
         for entry in candidates[: KEEP[1]]:
             self._enter(entry, self.total)
         for entry in self._choose_late_finalists(candidates[KEEP[1] :]):
@@ -349,7 +351,7 @@ class Race:
             to_the_third_rung = [(e, self.rungs[2]) for e in by_cost[KEEP[1] :]]
             if self._fits([*to_the_third_rung, *to_the_end]):
                 break
-            chosen.pop()
+            chosen.pop()  # the least wanted one
         return chosen
 
     def _choose_late_finalists(self, others: Sequence[Entry]) -> Iterator[Entry]:
@@ -369,13 +371,16 @@ class Race:
             larger = candidate(best.candidate.family, best.candidate.rate * FACTOR, self.scale)
             yield self._entry(with_decay(larger, self.total, GENTLE))
         run = best.runs[self.seed]
+        # Training losses of the last tenth of the run, beside its validation loss at the end.
         recent = [value for _, value in run.curve[-max(1, len(run.curve) // 10) :]]
         overfits = loss - sum(recent) / len(recent) > OVERFIT * self.fall(self.total)
         lowest = min(run.along.get(rung, math.inf) for rung in self.rungs)
+        # It overfits, or its validation loss was lower before.
         if overfits or best.along(self.total, self.seed) - lowest > RISEN * self.fall():
             yield self._entry(with_decay(self._best_adamw(self.rungs[0]).candidate, self.total))
             yield self.entries[0]
         adamw = self._best_adamw(self.total, final)
+        # AdamW got worse after the third rung: its rate may be too large for a long run.
         if adamw.score(self.total, self.seed) > adamw.score(self.rungs[2], self.seed):
             yield self._entry_at(BASELINE.family, adamw.candidate.rate / FACTOR)
         yield self._entry_at(best.candidate.family, best.candidate.rate / CLOSE)
@@ -414,8 +419,10 @@ class Race:
 
         Args:
             wanted: pairs (entry, step to which it is to run).
+            by_cost_alone: the seconds do not count.
         """
-        cost, steps = 0.0, 0
+        cost, steps = 0.0, 0  # of the further runs, in full-length runs and in steps
+        #: id of an entry -> the entry and the last step wanted of it: it may be wanted twice.
         furthest: dict[int, tuple[Entry, int]] = {}
         for entry, until in wanted:
             if until > furthest.get(id(entry), (entry, 0))[1]:
@@ -429,6 +436,7 @@ class Race:
         if self.seconds is None or by_cost_alone:
             return True
         spent = self.seconds_spent()
+        # The further steps are taken to be as slow as those so far.
         return spent + steps * spent / max(1, self._steps_spent()) <= self.seconds
 
     def _affordable(self, wanted: Sequence[tuple[Entry, int]], rung: int) -> bool:
@@ -439,7 +447,7 @@ class Race:
             wanted: pairs (entry, step to which it is to run).
         """
         at_rung = [e for e in self.entries if rung in self._asked.get(id(e), ())]
-        if not at_rung:
+        if not at_rung:  # nothing to keep any time for yet
             return True
         finalists = (self._rank_entries(at_rung, rung)[0], self._best_adamw(rung, at_rung))
         return self._fits([*wanted, *((e, self.total) for e in finalists)], by_cost_alone=True)
@@ -451,7 +459,7 @@ class Race:
         seconds_per_run = self._seconds_per_run()
         if seconds_per_run < LEAST_CLOCK:
             return self.weighted_cost() + OVERHEAD
-        work = sum(
+        work = sum(  # seconds in steps and beside them; of a longer piece the part asked for
             (run.stepping + run.beside) * min(1.0, asked / max(1, run.steps))
             for entry in self.entries
             for run, asked in self._asked_steps(entry)
@@ -476,6 +484,7 @@ class Race:
             yield run, min(run.steps, asked)
 
     def _steps_spent(self) -> int:
+        """Steps of all runs, with every seed, that the race has asked for."""
         return sum(steps for e in self.entries for _, steps in self._asked_steps(e))
 
     def seconds_spent(self) -> float:
@@ -558,6 +567,7 @@ class Race:
         if not any(map(math.isnan, starts)):
             range_of_falls = median_high(max(row) - min(row) for row in falls)
             range_between_seeds = min(range_between_seeds, range_of_falls)
+        # Two seeds leave one degree of freedom; half their range is the error of their mean.
         return _T95[0] * range_between_seeds / 2
 
     def rises(self, step: int, earlier: Sequence[int]) -> bool:
@@ -599,6 +609,7 @@ class Race:
         if not seen:
             return 0.0
         top = self.start if math.isfinite(self.start) else max(seen)
+        # The tiny number keeps the floor below the smallest loss where none has fallen.
         return min(seen) - (FLOOR * (top - min(seen)) or 1e-12)
 
     def loss_above(self, loss: float, distance: float) -> float:
@@ -621,6 +632,7 @@ class Race:
         return sorted(entries, key=lambda e: e.score(step, self.seed))
 
     def _family(self, name: str) -> list[Entry]:
+        """The entries of an optimizer, by its key in ``FAMILIES``."""
         return [e for e in self.entries if e.candidate.family == name]
 
     def _join(self, candidates: Iterable[Candidate], step: int) -> None:
@@ -640,6 +652,7 @@ class Race:
         own = sorted(self._family(BASELINE.family), key=lambda e: e.candidate.rate)
         leader = self._rank_entries(own, step)[0]
         best = self._rank_entries(self.entries, step)[0].score(step, self.seed)
+        # ``not``: also where both are infinite, whose difference is NaN.
         if not leader.score(step, self.seed) - best <= NEAR * self.fall(step):
             return
         rate = leader.candidate.rate
@@ -670,6 +683,8 @@ class Race:
             return Noise(math.nan, 0)
         levels = torch.tensor(rows, dtype=torch.float64)  # (settings, seeds)
         settings, seeds = levels.shape
+        # What is left after the mean of each seed and of each setting is taken out; that costs a
+        # degree of freedom per seed and per setting.
         residual = (
             levels - levels.mean(0, keepdim=True) - levels.mean(1, keepdim=True) + levels.mean()
         )
@@ -677,6 +692,7 @@ class Race:
         return Noise(float((residual.square().sum() / freedom).sqrt()), freedom)
 
     def _advance_all(self, entries: Iterable[Entry], until: int) -> None:
+        """Train entries with the race's own seed until a step."""
         for entry in list(entries):
             self._advance(entry, self.seed, until)
 
@@ -765,10 +781,10 @@ class Race:
         """What a piece must agree with: settings, start, data and the code of the loss."""
         if seed not in self._problems:
             # What differs between two builds of one seed cannot be compared.
-            one, two = (_problem_texts(build(self.bench.factory, seed)) for _ in range(2))
+            texts, texts_again = (_problem_texts(build(self.bench.factory, seed)) for _ in range(2))
             self._problems[seed] = {
-                name: text if text == two[name] else "another one per build"
-                for name, text in one.items()
+                name: text if text == texts_again[name] else "another one per build"
+                for name, text in texts.items()
             }
         return {
             "candidate": repr(entry.candidate),
@@ -825,6 +841,7 @@ def _problem_texts(problem: Problem) -> dict[str, str]:
 
 
 def _refuse(path: Path, got: str) -> NoReturn:
+    """Raise the error for a file that holds something else than a run."""
     raise CheckpointError(f"checkpoint must hold a run, got {got} in {path}", "damaged")
 
 
@@ -839,6 +856,7 @@ def _checked_progress(content: Any, path: Path) -> Progress:
     run = Progress(**content)
 
     def is_number(value: Any) -> bool:
+        """Whether it is an int or a float; True and False are none."""
         return type(value) in (int, float)
 
     fits = (

@@ -219,6 +219,7 @@ def recommend(
         told("building the problem", 0.0)
         bench = Bench(problem)
         notes = check_starts(bench, seed)
+        # The arguments stand in the plan, so that another call cannot continue this one.
         asked: dict[str, Any] = {"minutes": minutes, "steps": steps, "seed": seed}
         asked |= {"measure": measure, "without": sorted(without)}
         path = None if folder is None else folder / "plan.json"
@@ -241,7 +242,7 @@ def recommend(
             plan["parameters"], plan["gradient_norm"], plan["heavy"], bool(plan.get("tailed"))
         )
         pieces = None if folder is None else folder / "pieces"
-        bench.most = plan["validation"]
+        bench.most = plan["validation"]  # validation batches before the end of a run
         race = Race(
             bench,
             plan["total"],
@@ -261,6 +262,7 @@ def recommend(
                 "loss."
             )
         decision, setting = decide(race, finished)
+        # Before it says that nothing trains, AdamW at 1e-3 must have run to the end.
         if decision.kind in ("nothing trains", "at chance") and race.run_default():
             decision, setting = decide(race, bench.problem(seed))
     seconds = time.perf_counter() - wall_start
@@ -285,15 +287,16 @@ def _read_plan(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """
 
     def is_number(value: Any) -> bool:
+        """Whether it is an int or a float, not negative; True and False are none."""
         return type(value) in (int, float) and value >= 0
 
     content = read_json(path)
     plan = content if isinstance(content, dict) else {}
-    seconds = ("seconds_per_step", "seconds_per_piece", "seconds", "loading", "work")
+    durations = ("seconds_per_step", "seconds_per_piece", "seconds", "loading", "work")
     fits = (
         isinstance(plan.get("asked"), dict)
         and all(type(plan.get(name)) is int for name in ("total", "parameters"))
-        and all(is_number(plan.get(name)) for name in ("total", *seconds))
+        and all(is_number(plan.get(name)) for name in ("total", *durations))
         and type(plan.get("validation")) is int
         and 1 <= plan["validation"] <= MOST_VALIDATION
         and type(plan.get("gradient_norm")) in (int, float)
@@ -319,11 +322,18 @@ def _make_plan(
     Args:
         asked: the arguments of ``recommend``.
         wall_start, cpu_start: by ``perf_counter`` and ``process_time``, when the call began.
+
+    Returns:
+        Beside ``asked`` and what ``_measure_start`` returns: seconds per step, per evaluation
+        (``seconds_per_piece``) and of ``loading``; ``total``, the steps of a full run;
+        ``validation``, the batches that are read before its end; and the ``seconds`` and the
+        ``work`` (by ``work_clock``, less the loading) that all this took.
     """
     minutes, steps, seed = asked["minutes"], asked["steps"], asked["seed"]
     clock = work_clock(bench.problem(seed).objective.model)
     work_start = cpu_start if clock is time.process_time else wall_start
     seconds_per_step, seconds_per_piece, loading = _pace(bench, seed)
+    # Steps of a run: of the time planned, what race, measuring and evaluating take in such runs.
     affordable = int(
         PLANNED * minutes * 60 / ((EXPECTED + MEASURING_RUNS + EVALUATING) * seconds_per_step)
     )
@@ -331,6 +341,7 @@ def _make_plan(
     unit = 10 ** max(0, len(str(affordable)) - 2)
     affordable = affordable // unit * unit
     total = affordable if steps is None else min(steps, affordable)
+    # Seconds for measuring: the smallest of three limits; 0 leaves it out.
     longest = max(LEAST_MEASURING, MOST_RUNS * total * seconds_per_step)
     limit = min(minutes * 60 * MEASURING, MOST_MEASURING, longest) if asked["measure"] else 0.0
     measured_steps = total or 10**6  # where not one step fits, the time alone limits the measuring
@@ -359,6 +370,7 @@ def _validation_batches(problem: Problem, steps: int) -> int:
         for batches in (problem.train, problem.valid)
     )  # numbers in the first batch of each
     ratio = train_numbers / valid_numbers if train_numbers and valid_numbers else 1.0
+    # 3 · ratio validation batches cost a step, and ``PIECES`` evaluations share the steps.
     affordable = 3 * ratio * EVALUATING * steps / PIECES
     return 2 ** int(math.log2(min(MOST_VALIDATION, max(1.0, affordable))))
 
@@ -417,7 +429,7 @@ def _measure_start(problem: Problem, seed: int, *, seconds: float, steps: int) -
             f"Noise of one batch over the squared gradient: {noise:.3g} (above 1: larger batches "
             "would help)."
         )
-    if len(norms) >= 64:
+    if len(norms) >= 64:  # fewer say nothing about the tail
         with suppress(RuleError):
             judged = infinite_variance(sample)
             measured["heavy"] = judged.infinite
@@ -437,10 +449,12 @@ def _pace(bench: Bench, seed: int) -> tuple[float, float, float]:
     for candidate in (BASELINE, replace(BASELINE, family="AdamW with unit gradients")):
         timed_steps(bench, candidate.optimizer, seed, 1)
     first_steps = clock() - start
+    # Where the two first steps took 20 seconds, more than one further step would take too long.
     steps = timed_steps(bench, BASELINE.optimizer, seed, 1 if first_steps > 20.0 else PACE)
-    step = sorted(steps)[len(steps) // 2]
+    step = sorted(steps)[len(steps) // 2]  # the median
     start = time.perf_counter()
     start_loss(bench, seed)
+    # What the two first steps took beyond two ordinary ones is loading.
     return step, time.perf_counter() - start, max(0.0, first_steps - 2 * step)
 
 
@@ -453,7 +467,7 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
     """
     seed, total = race.seed, race.total
     final = race.finalists()
-    plain_adamw = [
+    plain_adamw = [  # with torch's own weight decay and the usual schedule, best first
         e
         for e in final
         if e.candidate.family == BASELINE.family
@@ -463,13 +477,14 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
     best, baseline = final[0], (plain_adamw or race.entries[:1])[0]
     loss, baseline_loss = best.score(total, seed), baseline.score(total, seed)
     gain, relative_to = _gain(race, loss, baseline_loss)
-    rate = None
+    rate = None  # what the rate alone gave, at the last step that both runs reached
     if baseline.candidate != BASELINE:
         default = race.entries[0]
         step = max(s for s in default.runs[seed].scores if s in baseline.runs[seed].scores)
         rate = (step, baseline.score(step, seed), default.score(step, seed))
     kind, chance = "optimizer", at_chance(problem, best.runs[seed], race.start - loss)
-    fell = not race.is_flat(race.lowest(race.rungs[:1])[0])
+    fell = not race.is_flat(race.lowest(race.rungs[:1])[0])  # by the first rung
+    # The first of these that holds counts; the last one makes AdamW's best run the answer.
     if math.isinf(loss):
         kind = "diverged"
     elif fell and not chance and race.rises(total, race.rungs[:1]):
@@ -484,7 +499,7 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
         kind = "fine" if baseline.candidate == BASELINE else "rate"
         gain = (0.0, 0.0, 0.0)
     has_setting = kind in ("fine", "rate", "optimizer", "rises")
-    lowest = None
+    lowest = None  # where every run ended above an earlier loss: the step and the loss
     if has_setting and race.rises(total, race.rungs[:-1]):
         smallest, step = race.lowest(race.rungs[:-1])
         lowest = (step, smallest)
@@ -523,14 +538,14 @@ def _gain(race: Race, loss: float, baseline_loss: float) -> tuple[tuple[float, f
     """
     if math.isinf(loss):
         return UNKNOWN_GAIN, "loss"
-    if math.isinf(baseline_loss) or baseline_loss >= race.start > loss:
+    if math.isinf(baseline_loss) or baseline_loss >= race.start > loss:  # only the best run trains
         return (1.0, 1.0, 1.0), "loss"
     reach = race.noise.reach()
     positive_losses = race.start > 0 and race.lowest(race.rungs)[0] > 0
     unit = baseline_loss if positive_losses else race.start - baseline_loss
     if not unit > 0:
         return UNKNOWN_GAIN, "fall"
-    low, high = -math.inf, math.inf
+    low, high = -math.inf, math.inf  # a larger loss of the best run is a smaller gain
     if not math.isinf(reach):
         low, high = ((baseline_loss - race.loss_above(loss, d)) / unit for d in (reach, -reach))
     return ((baseline_loss - loss) / unit, low, high), "loss" if positive_losses else "fall"
@@ -669,22 +684,23 @@ def _others(race: Race, setting: Candidate | None) -> list[str]:
     Args:
         setting: the winner; None: there is none, and the best of all counts.
     """
+    # Losses that are no farther apart than ``reach`` on the race's scale are a tie.
     seed, reach, words = race.seed, race.noise.reach(), []
     kinds = {FAMILIES[e.family].kind for e in (BASELINE, setting) if e is not None}
     for name, family in FAMILIES.items():
         entries = [e for e in race.entries if e.candidate.family == name]
         if not entries or family.kind in kinds:
             continue
-        step = max(s for e in entries for s in e.runs[seed].scores)
+        step = max(s for e in entries for s in e.runs[seed].scores)  # the last one it reached
         loss = min(e.score(step, seed) for e in entries)
-        winners = [
+        losses_of_winner = [
             e.score(step, seed)
             for e in race.entries
             if setting is not None
             and e.candidate.family == setting.family
             and step in e.runs[seed].scores
         ]
-        winners_loss = min(winners, default=race.lowest([step])[0])
+        winners_loss = min(losses_of_winner, default=race.lowest([step])[0])
         if math.isinf(loss):
             words.append(f"{name} diverges")
         elif loss >= race.start:

@@ -133,8 +133,9 @@ class Bench:
 
     def __init__(self, factory: Factory, most: int = MOST_VALIDATION) -> None:
         self.factory, self.most = factory, most
-        self._kept: dict[int, tuple[Problem, _Start]] = {}
-        self._trusted: bool | None = None  # None: not tried yet
+        self._kept: dict[int, tuple[Problem, _Start]] = {}  # seed -> problem, what puts it back
+        #: whether a problem comes back to its start; None: not tried yet.
+        self._trusted: bool | None = None
 
     def problem(self, seed: int) -> Problem:
         """The problem of a seed at its start, which is the same object at every call where it
@@ -143,14 +144,14 @@ class Bench:
         if seed in self._kept:
             problem, start = self._kept[seed]
             start.restore()
-            if self._trusted is None:
+            if self._trusted is None:  # the first return tells whether the start comes back
                 self._trusted = start.gives_the_same_loss()
                 start.restore()
             if self._trusted:
                 return replace(problem, most=self.most)
             self._kept.clear()
         problem = build(self.factory, seed)
-        if self._trusted is not False:
+        if self._trusted is not False:  # it is, or nobody has tried
             try:
                 self._kept[seed] = (problem, _Start(problem, seed))
             except Exception:  # weights without a shape yet, a loss that the first batch breaks
@@ -215,7 +216,7 @@ def call_factory(factory: Factory, seed: int) -> Any:
     """
     try:
         takes_seed = "seed" in inspect.signature(factory).parameters
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # some callables show no signature
         takes_seed = False
     return factory(seed) if takes_seed else factory()
 
@@ -264,7 +265,7 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
     while True:
         if _is_list(train):
             n = len(train)  # type: ignore[arg-type]
-            epoch, skip = epoch + skip // n, skip % n
+            epoch, skip = epoch + skip // n, skip % n  # whole epochs are passed over undrawn
             order = numpy_stream(seed, "order", epoch).permutation(n)
             yield from (train[int(i)] for i in order[skip:])  # type: ignore[index]
             skip = 0
@@ -276,7 +277,7 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
             iterator = iter(train)
             first = list(islice(iterator, 1))  # a sampler draws its seed at the first batch
             torch.set_rng_state(state)
-            count = 0
+            count = 0  # batches of this epoch; stays 0 where the loader gives none
             for count, batch in enumerate(chain(first, iterator), 1):
                 if count > skip:
                     yield batch
@@ -369,11 +370,13 @@ def train_until(
         optimizer.load_state_dict(progress.state["optimizer"])
     modes = _Modes(model)
     seed_everything(stream_seed(seed, "steps", progress.steps))
+    # The weights are averaged over the last quarter of the steps that are made here, of which
+    # ``MOST_AVERAGED`` at most are taken; the last step always is.
     average, average_from = _Average(), until - math.ceil(AVERAGED * (until - progress.steps))
     average_every = math.ceil((until - average_from) / MOST_AVERAGED)
     losses: list[Tensor] = []  # since the last point of the curve
     not_finite = 0  # losses in a row, up to there
-    report_every = max(1, total // 100)
+    report_every = max(1, total // 100)  # steps per point of the curve
     batches = batches_from(problem.train, seed, progress.steps)
     is_first_piece, step_ends = not progress.steps, [clock()]
     while progress.steps < until and not_finite < LOST:
@@ -409,11 +412,11 @@ def train_until(
             "model": _copy_tree(model.state_dict()),
             "optimizer": _copy_tree(optimizer.state_dict()),
         }
-        if until == total:
+        if until == total:  # the end: more batches, of which the first are those of the rungs
             valid_losses = evaluate(problem, progress, modes, MOST_VALIDATION)
             score, along = _mean(valid_losses), _mean(valid_losses[: problem.most])
         else:
-            if until > total / ONCE:
+            if until > total / ONCE:  # the last weights first, then their average in their place
                 score = _mean(evaluate(problem, progress, modes, problem.most))
             average.swap_in(model)
             along = score = min(score, _mean(evaluate(problem, progress, modes, problem.most)))
@@ -478,7 +481,7 @@ class _Modes:
     def __init__(self, model: torch.nn.Module) -> None:
         if not model.training:
             model.train()
-        self._kept = [(module, module.training) for module in model.modules()]
+        self._kept = [(module, module.training) for module in model.modules()]  # mode in training
 
     def restore(self) -> None:
         """Set every module to its mode in training."""
@@ -584,12 +587,15 @@ def ignores_inputs(problem: Problem, fall: float) -> bool:
     if not abs(float((losses(_with_dealt_inputs(batches)) - own_losses).mean())) <= negligible:
         return False
     rolled = [_with_inputs(batch, batch[0].roll(1, 0)) for batch in batches]
+    # Whole rows in another order change no loss but by rounding and by noise of the loss itself.
     noise = change([_with_rolled_rows(batch) for batch in batches])
+    # Clearly more than the noise, or, where there is none, more than rounding.
     if change(rolled) > max(10 * noise, 0.01 * negligible):
         return True  # the loss has pairs: it moves in every batch, but not on the whole
     outputs_are_equal = _rows_are_equal(model, lambda: losses(batches))
-    if outputs_are_equal:
+    if outputs_are_equal:  # empty where the loss does not call the model itself
         return all(outputs_are_equal)
+    # Three rows apart: one alone may happen to fit all the others.
     same_inputs = [[_with_one_input(batch, at) for batch in batches] for at in (0.0, 0.3, 0.7)]
     return all(change(changed) <= max(negligible, 2 * noise) for changed in same_inputs)
 
@@ -630,9 +636,9 @@ def _with_dealt_inputs(batches: list[Any]) -> list[Any]:
     return dealt
 
 
-def _with_one_input(batch: Any, at: float) -> Any:
-    """A batch in which one input, at the share ``at`` of the rows, takes the place of all."""
-    row = int(at * len(batch[0]))
+def _with_one_input(batch: Any, share: float) -> Any:
+    """A batch in which one input, at this share of the rows, takes the place of all."""
+    row = int(share * len(batch[0]))
     return _with_inputs(batch, batch[0][row : row + 1].expand_as(batch[0]).clone())
 
 
@@ -640,15 +646,16 @@ def _rows_are_equal(model: torch.nn.Module, use: Callable[[], Any]) -> list[bool
     """Call ``use``, and return of every tensor that the model gave meanwhile whether its rows are
     equal, up to a thousandth of its largest entry.
     """
-    equal = []
+    equal = []  # per tensor that the model gave
 
-    def look(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+    def note_equality(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        """Hook after the model: append to ``equal`` whether its outputs have equal rows."""
         for t in tree_leaves(outputs):
             if isinstance(t, Tensor) and t.ndim and len(t) > 1 and t.is_floating_point():
                 t = t.detach()
                 equal.append(bool((t - t[:1]).abs().max() <= 1e-3 * t.abs().max()))
 
-    handle = model.register_forward_hook(look)
+    handle = model.register_forward_hook(note_equality)
     try:
         use()
     finally:
@@ -671,6 +678,7 @@ class _Average:
                 dtype = torch.promote_types(value.dtype, torch.float32)
                 if name not in self._means:
                     self._means[name] = torch.zeros_like(value, dtype=dtype)
+                # The share 1/n of the n-th value keeps the plain mean of all.
                 self._means[name].lerp_(value.to(dtype), 1 / self._count)
 
     def swap_in(self, model: torch.nn.Module) -> None:
@@ -695,6 +703,7 @@ def check_starts(factory: Factory | Bench, seed: int) -> list[str]:
         RuleError: what ``gradient_passes`` refuses (no parameter, a batch on another device, a loss
             that is not finite), or no parameter has a gradient.
     """
+    # A bench puts one build back to its start: a second build comes from the user's own factory.
     user_factory = factory.factory if isinstance(factory, Bench) else factory
     loss, *checksums = _fingerprint_of_start(problem_at_start(factory, seed))
     _, *checksums_of_other_seed = _fingerprint_of_start(problem_at_start(factory, seed + 1))

@@ -73,6 +73,7 @@ def options(
         ),
     ] = False,
 ) -> None:
+    # Runs before every command: ``--version`` has ended the program by now.
     if context.invoked_subcommand is None:
         print(GUIDE, end="")
 

@@ -54,6 +54,7 @@ def show(
     Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has
     cost.
     """
+    # A claim may have several studies: the first is shown, the others are named.
     study, *further = [find(study_name) for study_name in matching_names(name)]
     if further:
         say(f"{name} has further studies: {', '.join(other.name for other in further)}")

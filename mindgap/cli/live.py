@@ -158,6 +158,7 @@ class Watcher:
         """
         now = time.monotonic()
         running = [job for job in self.jobs.values() if not job.ended]
+        # Runs recorded before this program began, and those that ended since.
         done = self.planned - self.missing + len(self.jobs) - len(running)
         filled = round(20 * done / max(self.planned, 1))
         seconds_left = self.seconds_left(now)
@@ -210,7 +211,7 @@ def looking_on(
         )
         live.start()
 
-    failures: list[Exception] = []
+    failures: list[Exception] = []  # of the thread, at most one
 
     def follow() -> None:
         """Look at the records every half second and draw them, until the runs have ended."""
@@ -250,8 +251,8 @@ class Boards:
         # A place that cannot be written is an error before the first run.
         folder.mkdir(parents=True, exist_ok=True)
         self._writer, self._folder = SummaryWriter, folder
-        self._open: dict[str, Any] = {}
-        self._rows: dict[str, int] = {}
+        self._open: dict[str, Any] = {}  # key of a run -> writer of its event file
+        self._rows: dict[str, int] = {}  # key of a run -> number of its newest row
 
     def see(self, header: Header, kind: str, content: Any) -> None:
         """Write the numbers of a new row into the event file of its run, at the row's step or,
@@ -274,6 +275,7 @@ class Boards:
                 )
 
     def close(self) -> None:
+        """Close every event file."""
         for writer in self._open.values():
             writer.close()
 

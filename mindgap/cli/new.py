@@ -118,6 +118,7 @@ def _public(tree: Tree, room: str, module: str, name: str) -> None:
         module: path of the module in the room.
     """
     path = f"mindgap/{room}/__init__.py"
+    # The names of the checkout's own tool; ``written`` rebuilds the table in a text.
     tool = runpy.run_path(str(tree.root / "docs/tools/public_names.py"))
     line = f"    from mindgap.{room}.{module} import {name} as {name}\n"
 
@@ -164,6 +165,7 @@ def add_optimizer(tree: Tree, key: str, name: str) -> str:
         f'    "{key}": Case(\n        lambda p, g, x, **o: OPTIMIZERS["{key}"].load()(\n'
         "            p, 0.05 * x, beta=0.5, damping=0.2 * g, **o\n        )\n    ),\n",
     )
+    # A line of the guide, behind the one on a gradient whose scale is not known.
     tree.edit(
         "docs/optimizers.md",
         lambda text: re.sub(
@@ -172,6 +174,7 @@ def add_optimizer(tree: Tree, key: str, name: str) -> str:
             text,
         ),
     )
+    # The number of optimizers, in words, is one more.
     tree.edit(
         "README.md",
         lambda text: re.sub(
@@ -193,6 +196,7 @@ def add_method(tree: Tree, key: str, name: str) -> str:
     module = key.replace("-", "")
     source = renamed(tree.read("mindgap/bilevel/methods/soba.py"), "SOBA", name)
     tree.add(f"mindgap/bilevel/methods/{module}.py", source)
+    # The row of SOBA under the new name, in two lines as the table has them.
     row = f"{key} | {name} | {name} | nobody, 2026 | single | finite sum\n"
     row += "    | – | smoother | SC3 | O(1) | jacobi | lr_x lr_y\n"
     tree.insert_before("mindgap/bilevel/registry.py", "adambo | AdamBO |", row)
@@ -222,6 +226,7 @@ def add_method(tree: Tree, key: str, name: str) -> str:
         "README.md",
         lambda text: re.sub(r"(\d+) methods", lambda m: f"{int(m[1]) + 1} methods", text),
     )
+    # The first row of the guide's table of methods beyond the sixteen.
     tree.edit(
         "docs/bilevel.md",
         lambda text: re.sub(
@@ -246,6 +251,7 @@ def add_probe(tree: Tree, key: str, name: str) -> str:
     source = source.replace('name, needs = "update",', f'name, needs = "{key}",')
     tree.add(f"mindgap/measure/probes/{key}.py", source)
     words, citation = f"{key}: say in one sentence what it reads", "3.3.1"
+    # A row at the end of the table, and the name at the end of ``ProbeName`` behind it.
     tree.edit(
         "mindgap/measure/table.py",
         lambda text: text.replace(
@@ -295,7 +301,7 @@ def add_study(tree: Tree, key: str, _: str) -> str:
     if claim_match is None:
         fail("name", "must begin with its claim, such as e5-my-study", key)
     claim, file = f"{claim_match[1].upper()}{claim_match[2]}", key.replace("-", "_")
-    row = re.compile(rf"^(\| {claim} \|.*) \|$", re.MULTILINE)
+    row = re.compile(rf"^(\| {claim} \|.*) \|$", re.MULTILINE)  # of the claim, in a table
     if not row.search(tree.read("docs/claims.md")):
         fail("name", "must begin with a claim that has its own row in docs/claims.md", key)
     source = tree.read("mindgap/lab/studies/catalogue/never_at_rest/e5_cycle.py")
@@ -304,7 +310,7 @@ def add_study(tree: Tree, key: str, _: str) -> str:
     )
     tree.add(f"mindgap/lab/studies/catalogue/{GROUPS[claim_match[1]]}/{file}.py", source)
     tree.edit("docs/claims.md", lambda text: row.sub(rf"\1; study `{key}` |", text))
-    about = key.partition("-")[2].replace("-", " ")[:34]
+    about = key.partition("-")[2].replace("-", " ")[:34]  # as long as a short title may be
     tree.edit("mindgap/record/titles.txt", lambda text: f"{text.rstrip()}\n{key} | {about}\n")
     tree.add(
         f"tests/lab/studies/test_{file}.py",
@@ -345,6 +351,7 @@ def add_cause(tree: Tree, key: str, _: str) -> str:
         '        text = f"{equal} of {len(inputs)} batches repeat one sample."\n'
         f'        chart.find("{key}_seen", equal / len(inputs), text)\n',
     )
+    # The reading in the list of those with a file of their own, its finding, and the cause.
     tree.edit(
         "mindgap/advise/doctor/further.py",
         lambda text: text.replace(

@@ -166,7 +166,7 @@ def theory(
         for t in THEOREMS
     ]
     columns = ("place", "statement", "formula", "checked by", "outcome", "errata")
-    _print(columns, rows, (0, 1, 4, 5), long)
+    _print(columns, rows, (0, 1, 4, 5), long)  # place, statement, outcome and errata are short
 
 
 def _refute(theorem: str, tries: int) -> None:

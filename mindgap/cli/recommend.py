@@ -55,6 +55,7 @@ def recommend(
         )
     numbers = answer.write(out.with_suffix(".json"))
     page = write_recommendation_page(numbers, out)
+    # The race is over: its plan goes, and its answer lies beside the page.
     for name in ("plan.json", "recommendation.json"):
         (folder / name).unlink(missing_ok=True)
     if folder.exists() and not any(folder.iterdir()):

@@ -86,6 +86,7 @@ def layout(
     widths = [max(cell_len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
     if shorten is not None:
         other_columns = sum(w + 2 for i, w in enumerate(widths) if i != shorten)
+        # What the other columns leave, but never less than eight columns of the terminal.
         widths[shorten] = max(8, min(widths[shorten], width - other_columns))
     # Room for the last column, whose text is wrapped; two blanks stand between columns.
     room = width - sum(widths[:-1]) - 2 * (len(widths) - 1)
@@ -233,6 +234,7 @@ def progress(title: str, total: int) -> Iterator[Advance]:
         task = bars.add_task("", total=total, last="")
 
         def advance(text: str = "", share: float | None = None) -> None:
+            """Move the bar of ``task`` on by one or to a share, with a text behind it."""
             bars.update(
                 task,
                 completed=bars.tasks[0].completed + 1 if share is None else share * total,

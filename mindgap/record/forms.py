@@ -45,6 +45,7 @@ class Figure:
     scales: tuple[str, ...] = ()  # where the rows have these columns; empty: at every scale
 
     def __post_init__(self) -> None:
+        """Refuse an unknown kind, and turn lists into tuples."""
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         # What was read from JSON has lists where these fields are tuples.

@@ -107,14 +107,17 @@ class Outcome:
 
     @property
     def name(self) -> str:
+        """The study's name."""
         return self.description.name
 
     @property
     def claim(self) -> str:
+        """The number of its claim, such as "B3"."""
         return self.description.claim
 
     @property
     def scale(self) -> str:
+        """The scale that counts, one of ``SCALES``."""
         return self.description.scale
 
     @property
@@ -144,6 +147,7 @@ class Outcome:
 
     @property
     def effects(self) -> list[Effect]:
+        """One effect per part of the rule that has an interval."""
         return effects_of(self.verdict)
 
     @property
@@ -151,7 +155,7 @@ class Outcome:
         """The effect that decides the verdict: the first whose answer is that of the verdict (no,
         open or yes), else the first that says no, else the first; None without effects.
         """
-        answers = {"does not hold": "no", "inconclusive": "open"}
+        answers = {"does not hold": "no", "inconclusive": "open"}  # any other: yes
         deciding_answer = answers.get(self.verdict.verdict, "yes")
         return min(
             self.effects,
@@ -379,7 +383,7 @@ def _numbers_of(part: str, numbers: Mapping[str, Any], *, first: bool) -> Any:
         part: its name; "a below b" may stand as "a / b", and "a above b" as "a minus b".
         first: whether it is the first part, to which the common names ``ratio`` and ``gap`` belong.
     """
-    head = part.partition(":")[0]
+    head = part.partition(":")[0]  # the name without what follows a colon
     for name in (part, part.replace(" below ", " / "), part.replace(" above ", " minus "), head):
         if name in numbers:
             return numbers[name]
@@ -448,6 +452,7 @@ def natural(text: str) -> list[tuple[int, int | str]]:
         >>> sorted(["e10-b", "e5-a"], key=natural)
         ['e5-a', 'e10-b']
     """
+    # The first number keeps numbers and texts apart, which cannot be compared.
     return [
         (0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part
     ]

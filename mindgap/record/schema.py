@@ -106,6 +106,7 @@ class Run:
 
     @property
     def done(self) -> bool:
+        """Whether the run went to its end without an error."""
         return self.end is not None and self.end.outcome == "done"
 
     def column(self, name: str) -> list[Any]:
@@ -137,6 +138,7 @@ class Verdict:
     seeds: int = 0  # how many it rests on
 
     def __post_init__(self) -> None:
+        """Refuse an unknown verdict; what was read from JSON has a list of files."""
         if self.verdict and self.verdict not in VERDICTS:
             raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
         object.__setattr__(self, "files", tuple(self.files))
@@ -270,6 +272,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
     Args:
         name: of the field, for the error.
     """
+    # Of ``dict[str, float]``: dict, and (str, float); tuples here hold entries of one type.
     kind, inside = get_origin(hint) or hint, get_args(hint)
     if hint is Any:
         return
@@ -338,7 +341,7 @@ def read_line(raw: bytes) -> tuple[str, dict[str, Any], bool]:
     """
     text, mark, ending = raw.rpartition(b',"sum":"')
     checksum, closing = ending[:8], ending[8:]
-    summed = bool(mark) and len(ending) == 10
+    summed = bool(mark) and len(ending) == 10  # eight digits, a quotation mark and a brace
     if summed and f"{crc32(text):08x}" != checksum.decode("ascii", "replace"):
         raise ValueError("the checksum does not fit the line")
     content = from_json((text + b"}" if summed else raw).decode("utf-8"))

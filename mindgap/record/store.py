@@ -151,7 +151,7 @@ def tidy(folder: Path, *, older: float = 10.0) -> None:
         try:
             if _TEMPORARY.fullmatch(path.name) and now - path.stat().st_mtime > older:
                 path.unlink()
-        except FileNotFoundError:
+        except FileNotFoundError:  # it has its name by now, or another process was faster
             continue
 
 
@@ -272,7 +272,7 @@ class RunWriter:
         interruption or a failure left at its end is cut off.
         """
         self.path = run_file(folder, header)
-        self._position = 0
+        self._position = 0  # number of the next row
         folder.mkdir(parents=True, exist_ok=True)
         self._file: int | None = lock(self.path)
         try:
@@ -296,7 +296,7 @@ class RunWriter:
         lines, kept_bytes = _whole_lines(self.path)
         run = _parse(self.path, lines)
         if run.end is not None and not run.done:
-            kept_bytes -= len(lines[-1]) + 1
+            kept_bytes -= len(lines[-1]) + 1  # the end line with its newline
         if kept_bytes < self.path.stat().st_size:
             os.truncate(self.path, kept_bytes)
         return run
@@ -312,6 +312,7 @@ class RunWriter:
             old = self.recorded[self._position]
             new = from_json(to_json(values))
             if to_json(without_timing(old)) != to_json(without_timing(new)):
+                # Lines count from 1, and the first one is the header.
                 raise RecordError(
                     f"{self.path}:{self._position + 2}: the resumed run gives "
                     f"{to_json(without_timing(new))} where "
@@ -376,6 +377,7 @@ class RunWriter:
             raise
 
     def close(self) -> None:
+        """Close the file, which ends its lock; a second call does nothing."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

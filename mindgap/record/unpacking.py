@@ -32,6 +32,7 @@ class _Limited(io.RawIOBase):
     """A stream that is refused once it has given more than it may."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
+        # ``_left``: bytes that the stream may still give.
         self._path, self._stream, self._left = path, stream, most_bytes(path)
 
     def readable(self) -> bool:
@@ -75,6 +76,7 @@ def unpacking(path: Path) -> io.BufferedReader:
     Raises:
         RecordError: while it is read, once it has given more than the limit.
     """
+    # A buffer of 256 KiB.
     return io.BufferedReader(_Limited(path, _OPENERS[path.suffix](path, "rb")), 2**18)
 
 

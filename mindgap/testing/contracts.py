@@ -223,7 +223,8 @@ def tensor_lr(case: OptimizerCase, changes: Changes) -> None:
 def schedulers() -> dict[str, Callable[[Any], Any]]:
     """Name of a scheduler of torch -> what makes one for an optimizer, for a run of a few steps.
 
-    Each of them changes the learning rate within its first six steps.
+    Each of them changes the learning rate within its first six steps. Below, ``o`` is the optimizer
+    and ``e`` the number of steps that the scheduler has counted.
     """
     sched = torch.optim.lr_scheduler
     return {
@@ -262,7 +263,7 @@ def scheduler(case: OptimizerCase, changes: Changes, name: str = "StepLR") -> No
         name: of the scheduler, a key of :func:`schedulers`.
     """
     _ask_for(case, "lr")
-    followed, by_hand = start(), start()
+    followed, by_hand = start(), start()  # parameters of the two runs
     moved_settings: list[dict[str, Any]] = []  # of each step: name -> value
     optimizer = case.make(followed, **changes)
     schedule = schedulers()[name](optimizer)
@@ -360,6 +361,7 @@ def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
     compute = closure_of(optimizer, params)
 
     def closure() -> Any:
+        """The value of the loss with its gradients computed; it is noted in ``calls``."""
         value = compute()
         calls.append(float(value.detach()))
         return value
@@ -456,9 +458,9 @@ def foreach(case: OptimizerCase, changes: Changes) -> None:
     """
     _ask_for(case, "foreach")
     ends = {}  # value of ``foreach`` -> final parameters and states
-    for form in (None, True, False):
+    for choice in (None, True, False):
         params = start()
-        optimizer = case.make(params, foreach=form, **changes)
+        optimizer = case.make(params, foreach=choice, **changes)
         drive(case, optimizer, params, steps=3)
         params[2].requires_grad_(False)
         drive(case, optimizer, params, steps=2, loss=lambda ps: loss_of(ps, used=(0, 1)))
@@ -470,7 +472,7 @@ def foreach(case: OptimizerCase, changes: Changes) -> None:
             for _, value in sorted(optimizer.state[p].items())
             if isinstance(value, torch.Tensor)
         ]
-        ends[form] = values(params) + states
+        ends[choice] = values(params) + states
     assert_same(ends[None], ends[False], **ROUNDING)
     assert_same(ends[True], ends[False], **ROUNDING)
 
@@ -523,6 +525,7 @@ def compiles(case: OptimizerCase, changes: Changes) -> None:
 
     # The first steps make states and meet a second step number; after that nothing may be compiled
     # again.
+    # A graph for each of the eight steps would be more than the limit.
     with torch._dynamo.config.patch(recompile_limit=4, fail_on_recompile_limit_hit=True):
         for _ in range(8):
             drive(case, eager_optimizer, eager)

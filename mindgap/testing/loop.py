@@ -20,6 +20,7 @@ Params = list[Any]
 def start(dtype: torch.dtype = torch.float64, seed: int = 0) -> Params:
     """The parameters of the contracts' problem: a matrix, a number and a vector."""
     generator = torch.Generator().manual_seed(seed)
+    # Drawn in float64 and then rounded, so that every dtype begins at the same values.
     return [
         torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64).to(dtype))
         for s in SHAPES

@@ -197,12 +197,12 @@ def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
     if cause.key == "bad_batch":
         places = [facts.batch_numbers[batch] for batch in facts.bad_batches]
     first_factor = 10.0 if cause.cure == "faster" else 0.1  # of the learning rate
-    values = {
+    values = {  # name of a place -> what fills it
         "variant": trial.variant if trial else first_factor,
         "limit": clipping_limit(trial.variant if trial else -1.0, facts.unclipped_norm),
         "beta": facts.huber_bound,
         "outputs": facts.output[-1] if len(facts.output) > 1 else 1,
-        "steps": max(10, int(0.25 * facts.steps)),
+        "steps": max(10, int(0.25 * facts.steps)),  # of a warm-up
         "shift": facts.shift or 1,
         "where": places,
         "added": facts.added_batches,

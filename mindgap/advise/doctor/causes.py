@@ -23,11 +23,11 @@ class Cause:
     cure: str  # a key of CURES, "" if none can be tried
     change: str  # what to change, in words
     code: str  # what to paste
-    source: str
+    source: str  # where cause or cure are described
     needs: tuple[
         FindingName, ...
     ] = ()  # without one of these findings the cause is out of the question
-    prior: float = -3.0
+    prior: float = -3.0  # log-odds before any finding
     proof: bool = True  # named only if its cure helps on a copy (or cannot be tried)
     resembles: tuple[str, ...] = ()  # causes that look like this one, the likeliest first
 
@@ -75,6 +75,7 @@ PLAIN: tuple[FindingName, ...] = (
     "batch_of_one",
     "feature_not_finite",
 )
+#: Findings on the data, which speak against causes that only explain the curve, too.
 _DATA: tuple[FindingName, ...] = (
     "sample_outlier",
     "batch_outlier",

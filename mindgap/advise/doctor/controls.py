@@ -30,6 +30,7 @@ class _ConstantModel(nn.Module):
         self.shape = shape
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """The answer, once for each sample of the first tensor that is handed over."""
         tensors = [t for t in (*inputs, *named.values()) if isinstance(t, Tensor)]
         samples = len(tensors[0]) if tensors else self.shape[0]
         return self.answer.expand(samples, *self.shape[1:])
@@ -61,6 +62,7 @@ def constant_loss(patient: Patient) -> float | None:
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=25, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
+        """The mean loss of the batches at the present answer, with its gradient computed."""
         optimizer.zero_grad()
         loss = torch.stack([copy.value(batch) for batch in batches]).mean()
         loss.backward()
@@ -125,14 +127,18 @@ class _PlainNetwork(nn.Module):
             median = flat.median(0).values
             spread = (flat - median).abs().quantile(0.8, 0)
             self.register_buffer("median", median)
+            # A feature that hardly varies is not blown up: its spread is bounded from below.
             self.register_buffer("spread", spread.clamp_min(1e-6 + 1e-3 * float(spread.median())))
             width = flat.shape[1]
         else:
             self.embed = nn.Embedding(int(inputs.max()) + 2, 32)
-            width = 64 if self.per_place else 32
+            width = 64 if self.per_place else 32  # per place two embeddings of 32 are joined
         self.body = nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, answers))
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Answers of ``answer_shape`` per sample: to numbers, standardised and cut at 4, or to
+        symbols, of which the mean embedding is read unless there is an answer per place.
+        """
         if x.is_floating_point():
             flat = x.flatten(1).nan_to_num(0, 0, 0)
             features = ((flat - self.median) / self.spread).clamp(-4, 4)
@@ -265,6 +271,7 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
     with torch.no_grad():
         probabilities = [torch.softmax(model(valid_inputs), 1) for model in models]
     mean = torch.stack(probabilities).mean(0)
+    # The logarithms serve as scores: their softmax is the mean itself.
     return train, _rank_labels(mean.log(), valid_labels, valid_sizes)
 
 

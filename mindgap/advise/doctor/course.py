@@ -223,7 +223,7 @@ def _take_step(patient: Patient, batch: Any, step: int, course: Course) -> float
         if patient.clip is not None:
             _clip_gradients(patient, patient.clip, course)
         rates = [group["lr"] for group in optimizer.param_groups]
-        if patient.warmup > step:
+        if patient.warmup > step:  # for this step only: the rates are put back below
             for group in optimizer.param_groups:
                 group["lr"] = group["lr"] * (step + 1) / patient.warmup
         optimizer.step()
@@ -351,6 +351,7 @@ class _Observer:
             return
         previous, self.previous_gradient = self.previous_gradient, used
         rounding = 1e-3 * float(used.norm()) + 1e-12
+        # What was used is the fresh gradient plus the one before, which is not next to nothing.
         doubled = (
             previous is not None
             and len(previous) == len(used)
@@ -410,6 +411,7 @@ class _Observer:
             return []
         groups = self.patient.optimizer.param_groups
         trained = {id(p) for group in groups if group["lr"] for p in group["params"]}
+        # By name and in this order ``gradient`` gives one tensor per trainable parameter.
         names = [n for n, p in self.patient.model.named_parameters() if p.requires_grad]
         try:
             peaks = [float(g.abs().max()) for g in gradient(self.patient, self.last_batch)]

@@ -268,11 +268,13 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
         with torch.no_grad(), traced(model) as trace:
             value = float(patient.value(batch))
     inputs, _ = pair(batch)
-    clean = inputs is None or not inputs.is_floating_point() or bool(inputs.isfinite().all())
+    inputs_are_finite = (
+        inputs is None or not inputs.is_floating_point() or bool(inputs.isfinite().all())
+    )
     growth = _growth(course.state_before_break, chart.facts.first_state or {})
     # Where the function has a value everywhere, its argument grew: that is divergence.
     diverged = trace.origin not in DOMAIN and (chart.has("blew_up") or growth > GROWN)
-    if not clean or growth > FAR_GROWN or diverged:
+    if not inputs_are_finite or growth > FAR_GROWN or diverged:
         return
     if trace.origin and not math.isfinite(value):
         place = place_in_words(trace)
@@ -322,7 +324,7 @@ def read_end(chart: Chart, patient: Patient, course: Course) -> None:
     """
     if course.broke_at >= 0:
         return
-    model, chart_at_end = patient.model, Chart()
+    model, chart_at_end = patient.model, Chart()  # a chart of its own, for its dead units only
     with undisturbed(model), loss_contexts(patient), torch.no_grad():
         model.train()
         with traced(model) as trace:
@@ -343,7 +345,7 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
     the lowest; ``gap`` is the distance to the training loss over the reference loss.
     """
     lowest, best_step = min((loss, step) for step, loss in course.held_out_losses)
-    _, last = course.held_out_losses[-1]
+    _, last = course.held_out_losses[-1]  # (step, loss)
     train_loss, reference = course.final, reference_loss(chart)
     chart.facts.best_step = best_step
     chart.facts.lowest_valid, chart.facts.last_valid = lowest, last
@@ -356,6 +358,7 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
             f"The validation loss was {lowest:.3g} at step {best_step} and is {last:.3g} at the "
             f"end; training {train_loss:.3g}.",
         )
+    # With few batches a large gap alone is a sign: they are learned by heart.
     elif gap > 0.15 and last > 5 * abs(train_loss) and 0 < len(chart.facts.batch_sizes) < 60:
         chart.find(
             "overfits",
@@ -421,7 +424,7 @@ def _read_few_classes(chart: Chart, train: Ranks, wrong: Tensor) -> None:
     share_wrong = float(wrong.double().mean())
     share_where_sure = float(wrong[confidence >= confidence.quantile(0.85)].double().mean())
     chart.facts.label_rank = (share_wrong, share_where_sure)
-    by_chance = 1 - 1 / train.classes
+    by_chance = 1 - 1 / train.classes  # share of wrong answers where these are drawn at random
     if share_wrong < 0.12 or share_wrong > 0.85 * by_chance or chart.facts.progress > 0.5:
         return
     text = (
@@ -448,7 +451,7 @@ def read_step(chart: Chart, patient: Patient, warm_up: int = 10) -> None:
     if patient.step is not None:
         return
     follow(patient, warm_up)
-    batches = patient.train
+    batches = patient.train  # each step below leaves one batch in its place
     ratios_of_steps = [_overshoot(patient, batch) for batch in batches[warm_up : warm_up + 5]]
     patient.train = batches
     ratios = [ratio for ratio in ratios_of_steps if ratio is not None]
@@ -501,14 +504,14 @@ def read_growth(chart: Chart, patient: Patient) -> None:
     if output is None:
         return
     targets = pair(batch)[1]
-    unit = max(float(output.abs().mean()), 1e-3)
+    unit = max(float(output.abs().mean()), 1e-3)  # size of a typical output or target
     if targets is not None and targets.is_floating_point():
         unit = max(unit, float(targets.abs().mean()))
     slope = _slope(patient, batch, output)
     if not float(slope.norm()) > 0:
         return
     direction, shift = slope.sign(), 0.01 * unit  # the shift of a finite difference
-    curvatures, slopes = [], []
+    curvatures, slopes = [], []  # along the direction, near and far
     for distance in (1.0, 8.0):
         place = output + distance * unit * direction
         slope_here = _slope(patient, batch, place)
@@ -542,7 +545,7 @@ def read_bounded_loss(chart: Chart, patient: Patient) -> None:
     if output is None or targets is None:
         return
     unit = max(float(targets.abs().max()), float(output.abs().max()), 1e-6)
-    near, far = (
+    near, far = (  # norms of the slope, at ten and at a hundred units from the output
         float(_slope(patient, batch, output + distance * unit).norm()) for distance in (10.0, 100.0)
     )
     if 0 < far < 1.5 * near:
@@ -565,6 +568,7 @@ class _FixedOutput(nn.Module):
         self.output = output
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """The fixed output, whatever the inputs."""
         return self.output
 
 

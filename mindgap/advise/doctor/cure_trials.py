@@ -170,6 +170,7 @@ class CureTrials:
         """
         chart = self.chart
         plain_loss = chart.facts.control
+        # Progress that can be hoped for: the plain network's, or half where there is none.
         reachable = progress(chart, plain_loss) if plain_loss is not None else 0.5
         learned_little = chart.facts.progress < max(0.3, reachable - 0.1)
         doubtful = learned_little or chart.has_any("blew_up", "moves_much")
@@ -189,6 +190,7 @@ class CureTrials:
         slower = self.try_cure(CAUSES["lr_too_large"])
         if slower is None or not slower.helps:
             return slower
+        # A loss far above the reference counts as -0.5: the way back from there is no gain.
         gain = progress(chart, slower.after) - max(chart.facts.progress, -0.5)
         if course.broke_at < 0:  # a rate that is too large shows in training, too
             training_loss = self.runs["slower", slower.variant][0].final

@@ -110,8 +110,8 @@ def calm_recurrence(patient: Patient, chart: Chart, limit: float) -> None:
     clip_gradient(patient, chart, limit)
     kernels = _recurrent_kernels(patient.model)
     for kernel in kernels:  # (gates * units, units)
-        for part in kernel.detach().chunk(kernel.shape[0] // kernel.shape[1]):
-            nn.init.orthogonal_(part)
+        for gate in kernel.detach().chunk(kernel.shape[0] // kernel.shape[1]):
+            nn.init.orthogonal_(gate)
     if not kernels:
         reset_weights(patient, chart, 1.0)
 
@@ -198,9 +198,11 @@ def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
     joined = torch.cat(inputs).nan_to_num(0, 0, 0)
     mean = joined.mean(axes, keepdim=True)
     spread = joined.std(axes, keepdim=True)
+    # Infinite for a constant feature, which becomes 0 by the division.
     spread = torch.where(spread < 1e-6 * mean.abs() + 1e-12, torch.inf, spread)
 
     def scaled(batch: Any) -> Any:
+        """The batch with inputs minus ``mean`` over ``spread``, in their own dtype."""
         x, _ = pair(batch)
         assert x is not None
         return replaced(batch, x=((x.nan_to_num(0, 0, 0) - mean) / spread).to(x.dtype))
@@ -296,7 +298,7 @@ def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
         raise RuleError("no label is known to be wrong")
 
     def without(batches: list[Any], wrong: Sequence[Tensor]) -> list[Any]:
-        # ``wrong`` has one mask per batch with one entry per sample.
+        """The batches without their wrong samples; ``wrong`` has a mask per batch."""
         trusted = [(~mask).nonzero().flatten() for mask in wrong]
         return [rows(b, places) for b, places in zip(batches, trusted) if len(places)]
 
@@ -336,6 +338,7 @@ def correct_axes(patient: Patient, chart: Chart, _: float) -> None:
     elif chart.has("broadcasts"):
 
         def loss(model: Any, batch: Any) -> Tensor:
+            """Mean squared error of the outputs, in the targets' shape."""
             targets = _targets(batch)
             output = model(pair(batch)[0])
             return (output.reshape(targets.shape) - targets).square().mean()
@@ -359,6 +362,7 @@ def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
         answers_per_sample = max(1.0, len(scores) / traced_samples)
 
     def mean_loss(model: Any, batch: Any) -> Tensor:
+        """The user's sum over samples and answers, divided by their number."""
         return summed_loss(model, batch) / (size(batch) * answers_per_sample)
 
     patient.loss = mean_loss

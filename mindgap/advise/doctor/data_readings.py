@@ -87,7 +87,7 @@ def _read_scales(chart: Chart, inputs: list[Tensor]) -> None:
     features = features.nan_to_num(0, 0, 0)
     if inputs[0].ndim in (2, 3):
         _read_features(chart, features)
-    elif features.numel() < 1e7:
+    elif features.numel() < 1e7:  # torch's quantile takes no more than 2^24 numbers
         upper_decile = float(features.abs().quantile(0.9))
         if upper_decile > OUT_OF_SCALE:
             chart.find(
@@ -108,6 +108,7 @@ def _read_features(chart: Chart, features: Tensor) -> None:
     spread = (features - medians).abs().quantile(0.9, 0)
     nonzero = upper_deciles[upper_deciles > 0]
     typical = float(nonzero.median()) if len(nonzero) else 1.0
+    # A constant counts where it is far above the other features and above 10.
     large = (upper_deciles > OUT_OF_PROPORTION * min(typical, 1.0)) & (upper_deciles > 10)
     constant = (spread <= 1e-6 * upper_deciles) & large
     if bool(constant.any()) and len(upper_deciles) > 1:
@@ -146,7 +147,7 @@ def _read_outliers(chart: Chart, parts: list[Tensor], kind: str) -> None:
     if kind == "targets":
         median = torch.cat(rows_of_batches).median(0).values
         sizes = [(rows - median).abs().amax(1) for rows in rows_of_batches]
-    typical = float(torch.cat(sizes).quantile(0.75))
+    typical = float(torch.cat(sizes).quantile(0.75))  # the ordinary size; 0: most are zero
     if typical > 0 and not _note_large_batch(chart, sizes, kind):
         _note_large_samples(chart, sizes, typical, kind)
 
@@ -356,7 +357,7 @@ def _read_order(chart: Chart, targets: list[Tensor]) -> None:
         for y in targets
     ]
     all_columns = torch.cat(columns)
-    if labels:
+    if labels:  # one column per class, 1 where the label is of that class
         parts = [(column == all_columns.unique()[:50]).double() for column in columns]
     else:
         low, high = all_columns.quantile(0.02, 0), all_columns.quantile(0.98, 0)

@@ -55,6 +55,7 @@ def differential(
     }
 
     def raise_score(key: str, score: float) -> None:
+        """Give a cause these log-odds in ``scores`` unless it has higher ones."""
         scores[key] = max(score, scores.get(key, -math.inf))
 
     possible = _possible(chart, patient)
@@ -83,7 +84,7 @@ def _possible(chart: Chart, patient: Patient) -> set[str]:
     warms_up = patient.scheduler is not None and chart.facts.rate_rises
     targets = pair(patient.train[0])[1]
     trace = chart.facts.trace
-    impossible = {
+    impossible = {  # cause -> whether something is missing without which it cannot be
         "exploding_gradients": shallow and not recurrent,
         "vanishing_gradients": shallow and not recurrent,
         "missing_normalisation": shallow,
@@ -165,9 +166,11 @@ def _suspicions_of_steps(chart: Chart) -> Suspicions:
 
 
 def _suspicions_of_data(chart: Chart, patient: Patient) -> Suspicions:
-    """What samples, labels and the validation loss suggest: (cause, strength from 0 to 1)."""
+    """What samples, labels and the validation loss suggest: (cause, strength from 0 to 1). Wrong
+    labels need two signs at once, and so does too small a model: the strengths are multiplied.
+    """
     facts = chart.facts
-    contradicted, rank = facts.label_rank
+    contradicted, rank = facts.label_rank  # share of the labels, their mean place
     suspicions = [
         (
             "wrong_labels",
@@ -183,7 +186,7 @@ def _suspicions_of_data(chart: Chart, patient: Patient) -> Suspicions:
         lowest, last = facts.lowest_valid, facts.last_valid
         losses = facts.losses or [math.nan]
         last_tenth = losses[-max(1, len(losses) // 10) :]
-        gap = last - sum(last_tenth) / len(last_tenth)
+        gap = last - sum(last_tenth) / len(last_tenth)  # to the training loss at the end
         relative_gap = gap / max(abs(facts.trivial or last), 1e-12)
         rise = (last - lowest) / max(abs(lowest), 1e-12)
         suspicions += [
@@ -200,7 +203,7 @@ def _suspicions_of_data(chart: Chart, patient: Patient) -> Suspicions:
 def _suspicions_of_settings(chart: Chart, patient: Patient) -> Suspicions:
     """What clipping, weight decay and the kinds of layers suggest: (cause, strength)."""
     facts = chart.facts
-    shrunk = math.log10(max(facts.shrunk, 1e-12))
+    shrunk = math.log10(max(facts.shrunk, 1e-12))  # of the norm's share that clipping leaves
     suspicions = [("clipping_too_tight", ramp(shrunk, zero_at=-0.5, one_at=-1.3))]
     decay = patient.optimizer.param_groups[0].get("weight_decay") or 0.0
     if isinstance(decay, float) and facts.progress < 0.5:
@@ -208,6 +211,7 @@ def _suspicions_of_settings(chart: Chart, patient: Patient) -> Suspicions:
         suspicions.append(("weight_decay_too_large", strength))
     modules = list(patient.model.modules())
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
+    # The gradient by early elements is at most a third of that by late ones.
     if facts.progress < 0.05 and recurrent and not _logarithm(facts.time_ratio) > -0.5:
         suspicions.append(("vanishing_gradients", 0.5))
     if facts.progress < 0.3 and any(isinstance(m, nn.MultiheadAttention) for m in modules):

@@ -173,7 +173,7 @@ class _Doctor:
         self.admission = Admission(problem, seed)
         self.chart = Chart()
         self.report = report
-        self.steps = STEPS
+        self.steps = STEPS  # of every run; fewer where steps are slow (``_first_run``)
         self.untried_cures = 0  # for which no time was left
         self.failed: list[Trial] = []  # trials of cures that did not help
         self.refuted: set[str] = set()  # causes that these trials speak against
@@ -307,6 +307,7 @@ class _Doctor:
             if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
                 reason = f"your code raises {error_words(course.error)} at step {course.error_step}"
                 raise _CannotTell(reason, course.losses)
+        # The least progress that there is, unless ``read_curve`` notes another one.
         chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
             chart.attempt("the curve", lambda: read_curve(chart, trained, course))
@@ -334,12 +335,13 @@ class _Doctor:
         patient = self.admission.fresh()
         bad_batches = set(chart.facts.bad_batches)
         patient.train = [batch for i, batch in enumerate(patient.train) if i not in bad_batches]
-        steps = min(300, max(60, self.steps))
+        steps = min(300, max(60, self.steps))  # as long as the user's run, within bounds
         plain_loss = chart.attempt("the plain network", lambda: plain_network(patient, steps))
         chart.facts.control = plain_loss
         if plain_loss is None or chart.facts.trivial is None:
             return
         plain_progress = progress(chart, plain_loss)
+        # Where one of these explains that nothing is learned, the targets are not doubted.
         explained = chart.has_any(
             "softmax_over_batch", "broadcasts", "no_graph", "half_overflow", "nan_op"
         )
@@ -454,7 +456,7 @@ class _Doctor:
         trials = CureTrials(self.admission, chart, trained, self.steps, self.time_left)
         if course.error is None:
             self.say("trying learning rates")
-            scores = (
+            scores = (  # of causes other than too small a model and overfitting, the highest first
                 score
                 for cause, score in rank_causes(chart.findings)
                 if cause.key not in ("underfitting", "overfitting")
@@ -556,13 +558,14 @@ class _Doctor:
         if trial is not None:
             before, after = loss_words(trial.before), loss_words(trial.after)
             outcome = "tried on a copy" if trial.helps else "alone, this did not help on a copy"
-            if cause.cure == "inner":
+            if cause.cure == "inner":  # ``fit_inner_targets`` leaves outliers out
                 outcome += ", judged without the outliers"
             proof = f" ({outcome}: loss at step {trial.steps} {before} → {after})"
             if cause.cure in ("slower", "faster"):
                 lr = chart.facts.lr
                 change = f"{change} from {lr:.3g} to {lr * trial.variant:.3g}"
         sentence = f"{certainty_words(named.score)} {name_of(cause, chart)}; {change}{proof}."
+        # What the curve shows is listed behind the signs of the cause.
         curve: list[FindingName] = ["broke", "blew_up"]
         if not chart.has_any("broke", "blew_up"):
             curve.append("stalled")
@@ -596,6 +599,7 @@ class _Doctor:
                 f"the loss ends at {final:.3g}, not below the best constant answer "
                 f"({constant:.3g}), and no cause that was tried explains it"
             )
+        # Without an optimizer of the user's the distance may be due to the one made here.
         elif facts.behind > BEHIND and "optimizer" in trained.given:
             reason = (
                 f"the loss fell to {final:.3g} and a plain network with 128 units reaches "

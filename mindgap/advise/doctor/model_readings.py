@@ -64,6 +64,7 @@ def read_parameters(chart: Chart, patient: Patient) -> None:
     that torch does not register. The latter, with their places, become a fact.
     """
     parameters = patient.named_parameters
+    # Ids of the tensors that the optimizer holds.
     trained = {id(p) for group in patient.optimizer.param_groups for p in group["params"]}
     unregistered_tensors = list(unregistered(patient.model))
     _read_frozen(chart, parameters)
@@ -153,6 +154,7 @@ def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             if name.startswith("_") or name == "training":
                 continue
             attribute = f"{prefix}.{name}" if prefix else name
+            # (place, thing) of what may hide a tensor, or a module with some.
             if isinstance(value, dict):
                 candidates = [(f"{attribute}[{k!r}]", v) for k, v in value.items()]
             elif isinstance(value, (list, tuple)):
@@ -211,6 +213,7 @@ def read_start(chart: Chart, patient: Patient) -> None:
             f"The weights of {name or 'the model'} start {largest / DEFAULT_SIZE:.3g} times as "
             "large as torch's default.",
         )
+    # Layers with equal units are a finding of their own.
     varied_sizes = {name: size for name, size in sizes.items() if name not in equal}
     median_size = max(1e-12, median_high(varied_sizes.values())) if varied_sizes else math.inf
     if median_size < SMALL_SIZE:
@@ -299,13 +302,14 @@ def read_optimizer(chart: Chart, patient: Patient) -> None:
             chart.find("extreme_momentum", 1.0, f"betas = ({first:g}, {second:g}) are extreme.")
     decay = group.get("weight_decay", 0) or 0
     if isinstance(decay, (int, float)) and decay > 0:
+        # Decay beside the gradient may be large; as a part of the gradient 0.1 already is.
         decoupled = type(patient.optimizer).__name__ in ("AdamW", "ACClip", "Lion", "SignSGD")
-        high = (
+        strength = (
             ramp(math.log10(decay), zero_at=-0.3, one_at=0.7)
             if decoupled
             else ramp(decay, zero_at=0.02, one_at=0.1)
         )
-        chart.find("large_decay", high, f"Weight decay is {decay:g}.")
+        chart.find("large_decay", strength, f"Weight decay is {decay:g}.")
 
 
 def read_forward(chart: Chart, patient: Patient) -> None:
@@ -504,6 +508,7 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
     if unregistered_tensors and all(g is None for g in gradients[-len(unregistered_tensors) :]):
         chart.findings.pop("unregistered", None)  # kept aside on purpose: not trained
     backward.loss = float(loss.detach())
+    # The gradients come in the order of ``variables``; zip leaves out those behind its own part.
     backward.gradients = dict(zip(trainable, gradients))
     backward.sequences = list(zip(sequences, gradients[len(trainable) :]))
     return backward
@@ -530,7 +535,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
             1.0,
             f"The loss is finite, the gradient of {not_finite[0]} is not.",
         )
-    gradient_norm = euclidean_norm(list(gradients.values()))
+    gradient_norm = euclidean_norm(list(gradients.values()))  # of all parameters together
     if 0 < gradient_norm < math.inf:
         chart.find(
             "huge_gradient",
@@ -589,7 +594,7 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
     Args:
         gradients: name of a parameter -> its gradient.
     """
-    sizes = [
+    sizes = [  # (layer, root mean square of its weight's gradient)
         (name, float(gradients[f"{name}.weight"].double().square().mean().sqrt()))
         for name, _ in layers(patient.model)
         if f"{name}.weight" in gradients and name
@@ -606,9 +611,10 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
             f"The gradient of {first_name} is {first / last:.2g} times that of {last_name}: "
             f"it vanishes over {len(sizes)} layers.",
         )
+    # A layer in between gets next to nothing, and the first one little: a weaker sign.
     elif last > 0 and least / last < 1e-4 and first / last < 0.1:
         chart.find("vanishes", 0.5, f"The gradient vanishes over {len(sizes)} layers.")
-    growth = chart.facts.growth
+    growth = chart.facts.growth  # of the signal, from the forward pass
     if growth > 30 and not chart.facts.normalised:
         chart.find(
             "explodes_depth",
@@ -698,8 +704,8 @@ def _read_dropout(chart: Chart, patient: Patient) -> None:
     if not (math.isfinite(difference) and difference > DIFFERENT):
         return
     with no_dropout():
-        without = [_evaluation_loss(patient, batch, seed) for seed in (1, 2)]
-    if abs(without[0] - without[1]) / size_of_loss < SAME:
+        undropped = [_evaluation_loss(patient, batch, seed) for seed in (1, 2)]
+    if abs(undropped[0] - undropped[1]) / size_of_loss < SAME:
         chart.find(
             "dropout_active",
             1.0,

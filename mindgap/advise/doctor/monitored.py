@@ -183,7 +183,7 @@ class _Consultation:
                 chart.notes.append("the weights are not finite and no earlier state is kept")
         chart.facts.trivial = chart.attempt("the constant answer", lambda: constant_loss(patient))
         chart.facts.start = next((x for x in course.losses if math.isfinite(x)), math.inf)
-        chart.facts.progress = -1.0
+        chart.facts.progress = -1.0  # the least, unless the curve can be read
         chart.attempt("the curve", lambda: read_curve(chart, patient, course))
         chart.attempt("the autopsy", self._read_autopsy)
         chart.attempt("the loop", lambda: read_loop(chart, patient, course))
@@ -247,6 +247,7 @@ class _Consultation:
         least_ratio, _ = min(ratios)
         if not math.isfinite(ratio):
             return
+        # Batches that are added and not averaged give their number; more than that was kept.
         if count > 1 and 0.7 * count < ratio < 1.4 * count:
             self.course.added_batches = count
         elif ratio > max(5.0, 3.0 * count) and least_ratio > 2.0 * count:
@@ -291,13 +292,14 @@ class _Consultation:
             self._drop_consequences()
         if move > LONG_MOVE and progress < 0.05:
             text = f"A step moves the weights by {move:.0%} of their size, and nothing is learned."
+            # Long steps alone are a weak sign, unless the loss got worse or units died.
             worse = progress < -0.05 or chart.has_any("above_start", "died")
             chart.find(
                 "thrown", ramp(move, zero_at=0.03, one_at=0.1) * (1.0 if worse else 0.3), text
             )
         elif chart.has("blew_up") and not chart.has("rate_negative"):
             chart.find("thrown", 0.8, chart.findings["blew_up"].sentence)
-        early, late = course.mean(0.0, 0.25), course.mean(0.75, 1.0)
+        early, late = course.mean(0.0, 0.25), course.mean(0.75, 1.0)  # first and last quarter
         falls = math.isfinite(late) and late <= early + 0.02 * abs(early)
         if move < SHORT_MOVE and progress < GOOD and falls and not chart.has("stuck"):
             chart.find(
@@ -331,6 +333,7 @@ class _Consultation:
         if cause.key in ("bad_batch", "bad_sample"):
             return chart.has_any("spikes", "inputs_lost")
         plain_fault = any(name in PLAIN for name in cause.signs if chart.has(name))
+        # A rate that is gone at the end of a run that learned may be meant.
         return not cause.proof or (plain_fault and cause.key != "scheduler_at_zero")
 
     # Answers.
@@ -422,6 +425,7 @@ def _fill_moves(course: Course, past: History) -> None:
     oldest = past.states[0] if past.states else None  # none with memory=0
     first_values = {} if oldest is None else dict(zip(map(id, past.tensors), oldest.parameters))
     trained = {id(p) for group in past.optimizer.param_groups for p in group["params"]}
+    # The rate is above 0 now, and steps were made since the oldest kept state.
     should_move = course.rates and course.rates[-1] > 0 and oldest and oldest.step < past.steps
     for name, p in past.model.named_parameters():
         still = id(p) in first_values and torch.equal(first_values[id(p)], p.detach())

@@ -90,6 +90,7 @@ class Examination:
         return "\n".join([*lines, *(["", self.code] if self.code else [])])
 
     def _repr_html_(self) -> str:
+        """The answer as a notebook shows it."""
         return fragment(self)
 
     def write(self, path: str | Path) -> Path:
@@ -345,7 +346,7 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
     round_steps = (factor * power for factor in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0))
     step_size = next(step for step in round_steps if reach / step <= 6)
     first = math.floor(low / step_size)
-    last = math.ceil(high / step_size - 1e-9)
+    last = math.ceil(high / step_size - 1e-9)  # no further tick for an error of rounding
     return [round(k * step_size, 12) for k in range(first, last + 1)]
 
 

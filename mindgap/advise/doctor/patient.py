@@ -86,7 +86,7 @@ class Admission:
         patient = _read_parts(call_factory(self.problem, self.seed))
         parts = (patient.model, patient.optimizer, patient.scheduler)
         for part, state in zip(parts, self._first_states):
-            with suppress(Exception):
+            with suppress(Exception):  # a part whose state does not load stays as it was built
                 part.load_state_dict(copy.deepcopy(state))
         if not self._first_states:
             with torch.no_grad():
@@ -190,6 +190,7 @@ def _loss_of_batches(loss: Any) -> Any:
         return loss
 
     def of_batch(model: nn.Module, batch: Any) -> Tensor:
+        """The criterion ``loss`` of the model's output on a batch and its last part."""
         parts = tuple(batch.values()) if isinstance(batch, Mapping) else tuple(batch)
         value: Tensor = loss(model(*parts[:-1]), parts[-1])
         return value

@@ -28,6 +28,9 @@ class Rewritten(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Call the function, or what ``rules`` has for its name; torch calls this for every
+        function inside the mode.
+        """
         name = getattr(func, "__name__", "")
         if name == "__get__":  # a property such as tensor.data: its rule is "get data"
             owner = getattr(func, "__self__", None)
@@ -42,27 +45,31 @@ class Rewritten(TorchFunctionMode):
 
 
 def _keep_above_zero(func: Any, x: Tensor, *args: Any, **more: Any) -> Any:
+    """Call a root or a logarithm with its argument raised to 1e-6 at least."""
     return func(x.clamp_min(1e-6), *args, **more)
 
 
 def _divide_above_zero(func: Any, x: Any, y: Any, *args: Any, **more: Any) -> Any:
-    # Entries of the divisor nearer to zero than 1e-6, of either sign, become 1e-6.
+    """Divide x by y, of which entries nearer to zero than 1e-6, of either sign, become 1e-6."""
     if isinstance(y, Tensor) and y.is_floating_point():
         y = torch.where(y.abs() < 1e-6, torch.full_like(y, 1e-6), y)
     return func(x, y, *args, **more)
 
 
 def _convert_to_float32(func: Any, x: Tensor, *args: Any, **more: Any) -> Any:
+    """Call a conversion (``to``, ``type``) with float32 wherever float16 is asked for."""
     args = tuple(torch.float32 if value is torch.float16 else value for value in args)
     more = {key: torch.float32 if value is torch.float16 else value for key, value in more.items()}
     return func(x, *args, **more)
 
 
 def _first_argument(func: Any, x: Tensor, *args: Any, **more: Any) -> Tensor:
+    """Skip the call and return its first argument."""
     return x
 
 
 def _unconverted_tensor(func: Any, x: Any, *args: Any, **more: Any) -> Any:
+    """Call a constructor only where its argument is no tensor yet: a new one has no graph."""
     return x if isinstance(x, Tensor) else func(x, *args, **more)
 
 
@@ -112,9 +119,11 @@ def scores_from_probabilities() -> Rewritten:
     """
 
     def scores_of_classes(func: Any, p: Tensor, *args: Any, **more: Any) -> Any:
+        """Call the loss of several classes with log p."""
         return func(p.clamp_min(1e-9).log(), *args, **more)
 
     def scores_of_two(func: Any, p: Tensor, *args: Any, **more: Any) -> Any:
+        """Call the loss of two classes with logit p."""
         return func(p.clamp(1e-6, 1 - 1e-6).logit(), *args, **more)
 
     return Rewritten(
