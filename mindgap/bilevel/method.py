@@ -123,8 +123,8 @@ class Method(ABC, Generic[V, S]):
         if the method keeps them. (No derivative is called.)
         """
         x, y = oracle.start
-        kept, likes = [f.name for f in fields(self._values_type)], {"z": y, "m": x, "h": x}
-        zeros = {name: oracle.zeros_like(v) for name, v in likes.items() if name in kept}
+        kept, shaped_as = [f.name for f in fields(self._values_type)], {"z": y, "m": x, "h": x}
+        zeros = {name: oracle.zeros_like(v) for name, v in shaped_as.items() if name in kept}
         return cast("V", self._values_type(x, y, **zeros))
 
     @abstractmethod
@@ -360,6 +360,7 @@ class LowerStepMethod(Method[V, S]):
         """The values with y after one lower step per sample at the fixed x."""
 
         def step(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
+            # y and the memory of its steps after one ``y_step``
             y, memory = carry
             return self.move_y(oracle, y, oracle.lower(v.x, y, sample), lr, memory)
 

@@ -123,11 +123,11 @@ class JaxOps(Ops):
 
         def step(carry: T, rows: Iterable[Any]) -> tuple[T, None]:
             """The body with one row of each input, in the input's form; None as ``scan`` asks."""
-            in_form = (Sample(r) if s else r for r, s in zip(rows, is_sample, strict=True))
+            in_form = (Sample(row) if s else row for row, s in zip(rows, is_sample, strict=True))
             return body(carry, *in_form), None
 
         def step_at(i: Scalar, carry: T) -> T:
-            # The same with row i, for ``fori_loop``
+            # The carry after the body with row i of each input, for ``fori_loop``
             rows = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
             return step(carry, rows)[0]
 
@@ -160,7 +160,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         super().__init__(unroll)
         self.problem = problem
         self.losses = {"upper": upper, "lower": lower}
-        self.orders: dict[str, list[Axes]] = {}
+        self.orders: dict[str, list[Axes]] = {}  # level -> order of the axes of each array
         self.project_x, self.project_y = (
             pack.projection(project, partial(_split, pack), _join)
             for pack, project in (
@@ -178,7 +178,8 @@ class JaxOracle(JaxOps, ProblemOracle):
 
     @property
     def start(self) -> tuple[Array, Array]:
-        x, y = (self.from_torch(p.start) for p in (self.problem.pack_x, self.problem.pack_y))
+        packs = self.problem.pack_x, self.problem.pack_y
+        x, y = (self.from_torch(pack.start) for pack in packs)
         with precision(self.problem):
             x = x if self.project_x is None else jnp.asarray(self.project_x(x))
             return x, y if self.project_y is None else jnp.asarray(self.project_y(y))
@@ -265,7 +266,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         return self._loss(level, FULL)(x, y)
 
     def first(self, level: str, variable: str, x: Array, y: Array, sample: Sample) -> Array:
-        return jax.grad(self._loss(level, sample), "xy".index(variable))(x, y)
+        return jax.grad(self._loss(level, sample), "xy".index(variable))(x, y)  # in argument 0 or 1
 
     def second(
         self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
@@ -273,14 +274,14 @@ class JaxOracle(JaxOps, ProblemOracle):
         """Those of g_y, Hz and Jz that are named, in this order."""
         # The derivative of (g_x, g_y) along z in y is (Jz, Hz).
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
-        (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
+        (_, g_y), (jz, hz) = jax.jvp(lambda y_moved: gradients(x, y_moved), (y,), (z,))
         products = {"g_y": g_y, "Hz": hz, "Jz": jz}
         return tuple(products[name] for name in names)
 
     def operator(self, x: Array, y: Array, sample: Sample) -> tuple[Product, Product]:
         """v -> Hv and v -> Jv, from one linearisation of the gradient."""
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
-        _, derivative_along = jax.linearize(lambda v: gradients(x, v), y)
+        _, derivative_along = jax.linearize(lambda y_moved: gradients(x, y_moved), y)  # (Jv, Hv)
         return (lambda v: derivative_along(v)[1]), (lambda v: derivative_along(v)[0])
 
     def upper(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array]:
@@ -290,7 +291,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices."""
         loss = self._loss("lower", sample)
         gradients = jax.grad(loss, (0, 1))
-        j, h = jax.jacfwd(lambda v: gradients(x, v))(y)
+        j, h = jax.jacfwd(lambda y_moved: gradients(x, y_moved))(y)  # of (g_x, g_y) in y
         return jax.grad(loss, 1)(x, y), h, j
 
 
@@ -347,12 +348,12 @@ def _merge(arrays: Batch) -> Any:
 
 def _split(pack: Pack, vector: Array) -> list[Any]:
     """A flat vector as arrays in the variable's shapes."""
-    edges = np.cumsum(pack.sizes)[:-1]
+    edges = np.cumsum(pack.sizes)[:-1]  # where one array ends and the next begins
     return [p.reshape(s) for p, s in zip(jnp.split(vector, edges), pack.shapes, strict=True)]
 
 
 def _join(arrays: list[Any]) -> Any:
-    return jnp.concatenate([jnp.ravel(p) for p in arrays])
+    return jnp.concatenate([jnp.ravel(array) for array in arrays])
 
 
 def _view(pack: Pack, vector: Array) -> Any:

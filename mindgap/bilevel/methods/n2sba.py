@@ -82,6 +82,7 @@ class N2SBA(PenaltyMethod):
         w, y = oracle.loop(step, (v.w, v.y), (s.y, s.f))
 
         def add(total: Array, g: Sample, f: Sample) -> Array:
+            # The sum so far plus the direction of x on one more pair of samples
             return total + penalty_hypergradient(oracle, x, y, w, lam, f, g, g)
 
         total = oracle.loop(add, oracle.zeros_like(x), (s.g, s.fx))  # over ``batches`` pairs

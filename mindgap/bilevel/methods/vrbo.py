@@ -84,7 +84,7 @@ class VRBO(Method[WithSpider, Draws]):
 
             def inverses_on_all(points: Pairs, f_ys: list[Array]) -> list[Array]:
                 """H^-1 f_y at the one point, by the Neumann series on the large batch."""
-                ((x, y),), (f_y,) = points, f_ys
+                ((x, y),), (f_y,) = points, f_ys  # a restart hands over one point
                 # The map of the base class: one product at a time, without a graph that is kept.
                 hessian, _ = Oracle.operator(oracle, x, y, lower)
                 return [neumann_series(oracle, hessian, f_y, self.terms, self.eta)]

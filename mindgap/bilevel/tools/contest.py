@@ -174,24 +174,24 @@ def race(
     fitting, refused = _split_by_fit(problem, keys)
     if not fitting:
         fail("methods", "must fit the problem", refused)
-    saved = _Pieces(folder, problem, fitting, seeds, calls)
+    pieces = _Pieces(folder, problem, fitting, seeds, calls)
     if calls is None:
         budget = partial(_budget, problem, fitting, minutes, seeds)
-        calls = int(saved.piece("calls", budget, _is_count)["number"])
+        calls = int(pieces.piece("calls", budget, _is_count)["number"])
     # One judge for all methods: measured once, on minibatches of a seed that no run has.
     judge = Measurements(problem, steps=500, lower_steps=100, seed=10_007)
     judge.measure()
     entrants, piece_count, pieces_done = [], len(fitting) * (1 + seeds), 0
     for key in fitting:
         steps = max(20, round(calls / _cost_per_iteration(problem, key)[0]))
-        tuned = saved.piece(f"{key}-steps", partial(_tune, problem, key, steps), _is_tuned)
+        tuned = pieces.piece(f"{key}-steps", partial(_tune, problem, key, steps), _is_tuned)
         pieces_done += 1
         if told is not None:
             told(f"{METHODS[key].name}: steps", pieces_done / piece_count)
         runs = []
         for seed in range(seeds):
-            make = partial(_run, problem, judge, key, tuned["settings"], seed, steps, calls)
-            runs.append(saved.piece(f"{key}-{seed}", make, _is_run))
+            make_run = partial(_run, problem, judge, key, tuned["settings"], seed, steps, calls)
+            runs.append(pieces.piece(f"{key}-{seed}", make_run, _is_run))
             pieces_done += 1
             if told is not None:
                 told(f"{METHODS[key].name}: seed {seed}", pieces_done / piece_count)
@@ -207,7 +207,7 @@ def _split_by_fit(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], 
     fitting, refused = [], {}
     for key in keys:
         try:
-            scale = Scale(key, METHODS[key].load(), 1.0, problem.dim_x)
+            scale = Scale(key, METHODS[key].load(), 1.0, problem.dim_x)  # any steps will do
             METHODS[key](**scale.settings(1.0, 100, 1.0)).check_problem(problem)
             try_problem(TorchOracle(problem), second_order=True)
             fitting.append(key)
