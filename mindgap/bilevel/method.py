@@ -104,7 +104,7 @@ class Method(ABC, Generic[V, S]):
     fixed_batches: ClassVar[bool] = False
     tables: ClassVar[str] = ""
     copies: ClassVar[int] = 1
-    _values_type: ClassVar[type[Any]] = Values
+    _values_type: ClassVar[type[Any]] = Values  # what ``Method[values, draws]`` names first
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Set ``_values_type`` to the first class in the brackets of ``Method[values, draws]``."""
@@ -239,7 +239,7 @@ class Method(ABC, Generic[V, S]):
         return self.start_with(self.oracle(problem, seed, distributed), seed)
 
     def start_values(self, oracle: Oracle) -> ByName:
-        """All values before the first iteration, with the memories of the steps."""
+        """All values before the first iteration, with the memories of the steps; no None."""
         values = {name: v for name, v in vars(self.init(oracle)).items() if v is not None}
         if isinstance(self.x_step, MemoryStep):
             values["x_memory"] = self.x_step.init(oracle, values["x"])

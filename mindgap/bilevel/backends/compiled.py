@@ -142,21 +142,21 @@ class JaxBackend(Backend):
         cycles = chunk.cycles
         if cycles > 1:
             cycles = max(cycles, self.chunk // max(iterations_per_cycle, 1))
-        blocks = []
+        packed_blocks = []
         for block in chunk.blocks:
             room = block.length
             if chunk.cycles == 1 and room > 1:
                 room = max(room, self.chunk)
-            blocks.append(pack_draws(block, cycles, room, state.problem))
-        tables, layouts = [b.tables for b in blocks], [b.layout for b in blocks]
-        constants = [b.constants for b in blocks]
+            packed_blocks.append(pack_draws(block, cycles, room, state.problem))
+        tables, layouts = [p.tables for p in packed_blocks], [p.layout for p in packed_blocks]
+        constants = [p.constants for p in packed_blocks]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
         single = chunk.cycles == 1  # then the blocks' lengths are arguments
         # All that the compiled code depends on; the numbers themselves are its arguments.
         key = (
             state.method.without_rates(),
             id(state.problem),
-            tuple(b.kind for b in chunk.blocks),
+            tuple(block.kind for block in chunk.blocks),
             single,
             None if single else tuple(lengths.tolist()),
             tuple(map(tuple, layouts)),

@@ -319,7 +319,7 @@ class CudaGraphs(Backend):
         captured = self._graphs.get(key)
         if captured is None or _table_addresses(captured[0]) != _table_addresses(state.values):
             captured = self._graphs[key] = _copy_values(state.values), {}
-        # The graphs work on values of their own, at addresses that stay.
+        # The graphs work on copies, at addresses that stay; tables are not copied, hence the check.
         values, graphs = captured
         _overwrite(values, state.values)
         iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}

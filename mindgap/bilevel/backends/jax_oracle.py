@@ -77,13 +77,13 @@ class JaxOps(Ops):
     @staticmethod
     def normals(seeds: Any, count: int, like: Array) -> Array:
         """``count`` standard normal numbers per seed, of shape (seeds, count), equal to torch's:
-        Box and Muller's transform of hashed positions.
+        Box and Muller's transform of hashes of seed and position.
         """
         mask, positions = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
         bits = scramble(
             scramble(jnp.asarray(seeds).astype(np.uint32)[:, None], mask) + positions, mask
         )
-        uniforms = (bits.astype(like.dtype) + 0.5) / 2.0**32
+        uniforms = (bits.astype(like.dtype) + 0.5) / 2.0**32  # never 0
         return jnp.sqrt(-2.0 * jnp.log(uniforms[:, :count])) * jnp.cos(
             2.0 * np.pi * uniforms[:, count:]
         )

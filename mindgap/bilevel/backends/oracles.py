@@ -85,13 +85,13 @@ class TorchOps(Ops):
     @staticmethod
     def normals(seeds: Any, count: int, like: Tensor) -> Tensor:
         """``count`` standard normal numbers per seed, of shape (seeds, count), by Box and Muller's
-        transform of hashed positions: the same on every backend.
+        transform of hashes of seed and position: the same on every backend.
         """
         seed_column = torch.as_tensor(seeds, device=like.device)[:, None]
         positions = torch.arange(2 * count, device=like.device)
         uniforms: Tensor = (
             scramble(scramble(seed_column, 2**32 - 1) + positions, 2**32 - 1).to(like.dtype) + 0.5
-        ) / 2.0**32
+        ) / 2.0**32  # never 0, so that the logarithm is finite
         return (-2.0 * uniforms[:, :count].log()).sqrt() * (
             2.0 * torch.pi * uniforms[:, count:]
         ).cos()

@@ -204,8 +204,8 @@ def draw_chunk(
     else:
         cycles, order = 1, plan.at(t, steps)
     # A run is some iterations of one kind in a row: the first of them, and how many there are.
-    rows = [list(row) for _, row in groupby(order, attrgetter("kind"))]
-    runs = [(row[0], len(row)) for row in rows]
+    stretches = [list(stretch) for _, stretch in groupby(order, attrgetter("kind"))]
+    runs = [(stretch[0], len(stretch)) for stretch in stretches]
     # First draw all that a stream gives to the chunk, then hand it out run by run, name by name.
     per_cycle = dict.fromkeys(streams.values(), 0)  # draws from each stream
     kinds: dict[str, str] = {}  # of the samples in each stream

@@ -69,7 +69,7 @@ class Loaded(Stream):
         self._kept: dict[int, Any] = {}  # number of a sample -> batch
         self._seed, self._next = -1, 0  # of the present run; position of the next batch to be read
         self._starts: list[int] = []  # position of the first batch of each epoch
-        self._batches: Iterator[Any] = iter(())
+        self._batches: Iterator[Any] = iter(())  # of the present epoch, from ``_next`` on
 
     def placed(self, device: torch.device) -> Stream:
         """These data, or a copy that reads the loader by itself and moves batches to a device."""

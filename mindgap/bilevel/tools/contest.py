@@ -67,7 +67,7 @@ class Entrant:
         curves = [run[column] for run in self.runs if run.get(column)]
         if not curves:
             return [], [], []
-        rows = np.array([curve[: min(map(len, curves))] for curve in curves])
+        rows = np.array([curve[: min(map(len, curves))] for curve in curves])  # of equal length
         return rows.mean(0).tolist(), rows.min(0).tolist(), rows.max(0).tolist()
 
 

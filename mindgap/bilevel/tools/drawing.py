@@ -42,7 +42,7 @@ def draw_history(rows: Sequence[dict[str, float]], against: str = "calls") -> st
     panels: list[str] = []
     for name in (name for name in rows[0] if name not in AXES):
         points = [(row[against], row[name]) for row in rows if math.isfinite(row[name])]
-        curve = Curve(name, [a for a, _ in points], [b for _, b in points])
+        curve = Curve(name, [x for x, _ in points], [y for _, y in points])
         panels.append(chart([curve], f"{name} against {AXES[against]}", AXES[against], len(panels)))
     size = f"viewBox='0 0 {WIDE} {HIGH * len(panels)}' width='{WIDE}'"
     return f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{''.join(panels)}</svg>"
@@ -81,7 +81,7 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
         ]
 
     body = f"<path d='M{LEFT},{ABOVE}V{bottom}H{right}' fill='none' stroke='#888'/>"
-    for k in range(5):  # five numbers at each axis, a quarter of it apart
+    for k in range(5):  # five numbers at each axis; 6, 4 and 14 move the texts, in pixels
         height, y = low + span * k / 4, bottom - (bottom - ABOVE) * k / 4
         label = f"{10**height if is_logarithmic else height:.3g}"
         body += f"<text x='{LEFT - 6}' y='{y + 4:.0f}' text-anchor='end'>{label}</text>"

@@ -247,8 +247,8 @@ class Measurements:
             is_finite = bool(y_near.isfinite().all())
             curvature_near = self.largest_curvature(self.x, y_near, 2) if is_finite else math.inf
             is_alike = curvature_near <= 1.5 * curvature
-            grown = curvature_near if math.isfinite(curvature_near) else 4 * curvature
-            curvature = max(curvature, grown)
+            next_curvature = curvature_near if math.isfinite(curvature_near) else 4 * curvature
+            curvature = max(curvature, next_curvature)
             if is_alike:
                 break
         self.curvature, self.lr_y = curvature, LR_SHARE / curvature
@@ -517,7 +517,7 @@ class Race:
         fixed_length, noise = self.scale.fixed_length, NOISE * abs(start)
         # A method that keeps z runs into trouble when z lags, which a much faster run passes by.
         multiple = 2.0 if fixed_length or "lr_z" in self.scale.setting_fields else RATE_RATIO
-        lowest_rate, shortest = 1e-3 * rate, LEAST_LAST * self.run_steps
+        lowest_rate, shortest = 1e-3 * rate, LEAST_LAST * self.run_steps  # shortest: of a trial
         while rate > lowest_rate:
             steps = round(min(max(self.steps_left(), shortest), LAST * self.run_steps))
             trial = self.run({**settings, "lr_x": multiple * rate}, steps, solved=False)
