@@ -233,7 +233,7 @@ def solve(
     bounds = {name: limit * (1.0 + runner.norm(state.values[name])) for name in ("x", "y")}
 
     def failure() -> tuple[str, str] | None:
-        """Outcome and sentence if a vector of the state is not finite or too long; else None."""
+        """Outcome and sentence if a vector is not finite or above ``bounds``; else None."""
         for name, vector in _vectors(state.values):
             norm = runner.norm(vector)
             if not math.isfinite(norm):

@@ -402,12 +402,12 @@ def _find_products(jaxpr: Any, uses_of: dict[Any, list[Sums]]) -> None:
         # The list of each input; None for a literal, which has a value, or an unknown variable.
         uses_by_input = [None if hasattr(v, "val") else uses_of.get(v) for v in equation.invars]
         if equation.primitive.name == "dot_general":
-            sums, batched = equation.params["dimension_numbers"]
+            sums, batched = equation.params["dimension_numbers"]  # each for both operands
             for uses, summed, leading in zip(uses_by_input, sums, batched, strict=True):
                 if uses is not None:
                     uses.append((tuple(leading), tuple(summed)))
         called = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        called = getattr(called, "jaxpr", called)
+        called = getattr(called, "jaxpr", called)  # a closed jaxpr holds the open one
         if called is not None and len(called.invars) == len(uses_by_input):
             inner_uses = {}
             for inner, outer, uses in zip(called.invars, equation.invars, uses_by_input):

@@ -302,7 +302,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         pack = pack_y if variable == "y" else pack_x  # leaves of this one take the gradient
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
-            # The flat derivative on one batch; only ``variable`` has leaves in the graph
+            # The flat derivative on one batch; only ``pack``'s variable has leaves in the graph
             leaves = pack.leaves(y if variable == "y" else x)
             x_form = pack_x.view(x) if variable == "y" else pack_x.assemble(leaves)
             y_form = pack_y.assemble(leaves) if variable == "y" else pack_y.view(y)
@@ -366,7 +366,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         ends: list[Any] = [g_y[i] for i in curved]
 
         def product(pack: Pack, inputs: list[Tensor], name: str, v: Tensor) -> Tensor:
-            """The derivative of <g_y, v> in y or x, counted under its name."""
+            """The derivative of <g_y, v> in y or x, counted; ``ends``: g_y's ``curved`` parts."""
             self.calls.add(name)
             vectors = pack_y.split(v)
             for i in tall:

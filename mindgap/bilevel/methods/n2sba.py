@@ -73,7 +73,7 @@ class N2SBA(PenaltyMethod):
             return oracle.minimum(self.clip / oracle.maximum(oracle.norm(d), TINY), 1.0) * d
 
         def step(carry: tuple[Array, Array], g: Sample, f: Sample) -> tuple[Array, Array]:
-            # w and y after one step each from the old (w, y)
+            # w and y after one step each from the old (w, y), on a lower and an upper sample
             w, y = carry
             d_y = oracle.upper_y(x, y, f) / self.lam + oracle.lower(x, y, g)
             w = oracle.move_y(w, clip(oracle.lower(x, w, g)), s.lr_y)

@@ -98,7 +98,7 @@ class VRBO(Method[WithSpider, Draws]):
         def correct(
             carry: tuple[Memory, Array], g: Sample, f: Sample, j: Sample, h: Sample
         ) -> tuple[Memory, Array]:
-            """The estimate corrected from its point to (x, y), and y after a step along it."""
+            """The memory corrected to (x, y) on samples of g_y, f, J, H; y after a step by it."""
             memory, y = carry
             inverses = partial(neumann_sums, oracle, samples=h, eta=self.eta)
             memory = spider(

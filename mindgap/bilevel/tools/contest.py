@@ -258,18 +258,18 @@ def _run(
             two judgements.
     """
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    steps_between, lower = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
-    begin, seconds_judging = time.perf_counter(), 0.0
+    steps_between, lower_name = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
+    run_begin, seconds_judging = time.perf_counter(), 0.0
 
     def judge_here(state: State) -> None:
         """Add a row of all columns at this state; the time it takes does not count."""
         nonlocal seconds_judging
         now = time.perf_counter()
-        value, y = judge.judged_loss(state.x, state.values[lower])
+        value, y = judge.judged_loss(state.x, state.values[lower_name])
         slope = math.inf
         if math.isfinite(value):
             slope = float(judge.hypergradient(state.x, y).norm())
-        row = state.total_calls, now - begin - seconds_judging, state.x_epochs, value, slope
+        row = state.total_calls, now - run_begin - seconds_judging, state.x_epochs, value, slope
         for name, number in zip(columns, row, strict=True):
             columns[name].append(float(number))
         seconds_judging += time.perf_counter() - now

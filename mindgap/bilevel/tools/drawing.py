@@ -73,7 +73,7 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
     end, span, bottom, right = max(xs) or 1.0, (high - low) or 1.0, HIGH - BELOW, WIDE - RIGHT
 
     def points(across: Sequence[float], up: Sequence[float]) -> list[str]:
-        """Pixels "x,y" of the points of a curve."""
+        """Pixels "x,y" of the points of a curve, for the bounds above."""
         heights = [(math.log10(y) if is_logarithmic else y) - low for y in up]
         return [
             f"{LEFT + (right - LEFT) * x / end:.1f},{bottom - (bottom - ABOVE) * h / span:.1f}"

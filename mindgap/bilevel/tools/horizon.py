@@ -187,7 +187,7 @@ class Measurements:
         self.lower_steps = lower_steps
         self.oracle = TorchOracle(problem)
         try_problem(self.oracle, seed)
-        self.oracle.take_calls()
+        self.oracle.take_calls()  # those of the trial do not count
         self.loss_count = 0  # evaluations of the upper loss on a minibatch
         self.follow_steps = min(max(round(steps * FOLLOW), 16), 100)  # before a point is judged
         count = min(problem.upper_data.batches, JUDGED_BATCHES)

@@ -202,7 +202,7 @@ class MetaLearner(Method[Values, TaskDraws]):
             return replace(self.move_x(oracle, v, d_x, s.lr_x), y=y)
 
         def step(y: Array, _: int) -> Array:
-            # y of all tasks after one step
+            # y of all tasks after one step at x, each on its part of ``sample``
             return oracle.move_y(y, oracle.lower(x, y, sample), s.lr_y)
 
         def solve(hessian: Product, f_y: Array) -> Array:
