@@ -178,8 +178,7 @@ class JaxOracle(JaxOps, ProblemOracle):
 
     @property
     def start(self) -> tuple[Array, Array]:
-        packs = self.problem.pack_x, self.problem.pack_y
-        x, y = (self.from_torch(pack.start) for pack in packs)
+        x, y = (self.from_torch(p.start) for p in (self.problem.pack_x, self.problem.pack_y))
         with precision(self.problem):
             x = x if self.project_x is None else jnp.asarray(self.project_x(x))
             return x, y if self.project_y is None else jnp.asarray(self.project_y(y))

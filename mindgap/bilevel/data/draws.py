@@ -354,7 +354,8 @@ def _draw_growing(
             seeds = np.stack([_pad(sample.seed, longest) for sample in columns[name]])[None]
         draws[name] = Sample(which, seeds)
         if count is None:
-            draws[name] = on_arrays(draws[name], lambda a: a[:, :, 0])  # one, not an array of one
+            # One sample per iteration, not an array of one.
+            draws[name] = on_arrays(draws[name], lambda array: array[:, :, 0])
     times = t + np.arange(steps)[None]
     draws.update(rates_at(method, times))
     return Chunk(1, [Block(iterations[-1].kind, steps, draws, times)], drawn)

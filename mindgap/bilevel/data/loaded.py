@@ -59,7 +59,7 @@ class Loaded(Stream):
             fail("loader", "must be a DataLoader", type(loader).__name__)
         iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
         # An iterable data set may state a length, but only reading it to its end tells.
-        self.length = 0 if iterable else len(loader)  # batches of an epoch; 0: not known yet
+        self.length = 0 if iterable else len(loader)  # batches of an epoch; 0: not known
         super().__init__(self._read, loader.batch_size or 1, epoch=self.length or 100)
         self.loader, self.keep = loader, whole("keep", keep, least=1)
         #: samples of a shorter last batch, where that is known beforehand
