@@ -104,7 +104,7 @@ class Method(ABC, Generic[V, S]):
     fixed_batches: ClassVar[bool] = False
     tables: ClassVar[str] = ""
     copies: ClassVar[int] = 1
-    _values_type: ClassVar[type[Any]] = Values
+    _values_type: ClassVar[type[Any]] = Values  # what ``Method[values, draws]`` names first
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Set ``_values_type`` to the first class in the brackets of ``Method[values, draws]``."""
@@ -123,8 +123,8 @@ class Method(ABC, Generic[V, S]):
         if the method keeps them. (No derivative is called.)
         """
         x, y = oracle.start
-        kept, likes = [f.name for f in fields(self._values_type)], {"z": y, "m": x, "h": x}
-        zeros = {name: oracle.zeros_like(v) for name, v in likes.items() if name in kept}
+        kept, shaped_as = [f.name for f in fields(self._values_type)], {"z": y, "m": x, "h": x}
+        zeros = {name: oracle.zeros_like(v) for name, v in shaped_as.items() if name in kept}
         return cast("V", self._values_type(x, y, **zeros))
 
     @abstractmethod
@@ -239,7 +239,7 @@ class Method(ABC, Generic[V, S]):
         return self.start_with(self.oracle(problem, seed, distributed), seed)
 
     def start_values(self, oracle: Oracle) -> ByName:
-        """All values before the first iteration, with the memories of the steps."""
+        """All values before the first iteration, with the memories of the steps; no None."""
         values = {name: v for name, v in vars(self.init(oracle)).items() if v is not None}
         if isinstance(self.x_step, MemoryStep):
             values["x_memory"] = self.x_step.init(oracle, values["x"])
@@ -360,6 +360,7 @@ class LowerStepMethod(Method[V, S]):
         """The values with y after one lower step per sample at the fixed x."""
 
         def step(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
+            # y and the memory of its steps after one ``y_step``
             y, memory = carry
             return self.move_y(oracle, y, oracle.lower(v.x, y, sample), lr, memory)
 

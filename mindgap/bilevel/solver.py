@@ -228,11 +228,12 @@ def solve(
         state = method.take_over(start, oracle)
     else:
         state = runner.start(method, oracle, seed or 0)
-    spent = time.perf_counter() - begin
+    spent = time.perf_counter() - begin  # seconds in the method so far
+    # The norms of x and y above which the run has diverged.
     bounds = {name: limit * (1.0 + runner.norm(state.values[name])) for name in ("x", "y")}
 
     def failure() -> tuple[str, str] | None:
-        """Outcome and sentence if a vector of the state is not finite or too long; else None."""
+        """Outcome and sentence if a vector is not finite or above ``bounds``; else None."""
         for name, vector in _vectors(state.values):
             norm = runner.norm(vector)
             if not math.isfinite(norm):
@@ -263,10 +264,11 @@ def solve(
 
     columns = ("iteration", "calls", "seconds", "upper", *measures)
     rows = [row for row in rows if tuple(row) == columns and row["iteration"] < state.t]
-    seconds_before = rows[-1]["seconds"] if rows else 0.0
+    seconds_before = rows[-1]["seconds"] if rows else 0.0  # those before a resume
     # The iterations at multiples of these periods have something to do beside the method.
     periods = [check_every, *([every] if listeners else ()), *([history] if history else ())]
     periods += [checkpoint_every] if checkpoint else []
+    # Time of the last line of progress; iteration whose numbers were looked at last.
     last_progress, last_checked, stopped_early = 0.0, -1, False
     while True:
         end = ending()
@@ -362,7 +364,7 @@ def _is_true(answer: object) -> bool:
 
 
 def _vectors(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """Names and vectors among the values, without tables (a bad row shows in x, y or z soon)."""
+    """Names and vectors among the values; no tables (a bad row shows in x soon), no optimizer."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _vectors(value)

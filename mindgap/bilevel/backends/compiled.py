@@ -89,7 +89,7 @@ class JaxBackend(Backend):
         self.losses = (upper, lower)
         self.chunk = whole("chunk", chunk, least=1)
         self.unroll = whole("unroll", unroll, least=1)
-        self.compiled: dict[Any, Any] = {}
+        self.compiled: dict[Any, Any] = {}  # what a program depends on -> the program
 
     def oracle(
         self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
@@ -142,21 +142,21 @@ class JaxBackend(Backend):
         cycles = chunk.cycles
         if cycles > 1:
             cycles = max(cycles, self.chunk // max(iterations_per_cycle, 1))
-        blocks = []
+        packed_blocks = []
         for block in chunk.blocks:
             room = block.length
             if chunk.cycles == 1 and room > 1:
                 room = max(room, self.chunk)
-            blocks.append(pack_draws(block, cycles, room, state.problem))
-        tables, layouts = [b.tables for b in blocks], [b.layout for b in blocks]
-        constants = [b.constants for b in blocks]
+            packed_blocks.append(pack_draws(block, cycles, room, state.problem))
+        tables, layouts = [p.tables for p in packed_blocks], [p.layout for p in packed_blocks]
+        constants = [p.constants for p in packed_blocks]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
-        single = chunk.cycles == 1
+        single = chunk.cycles == 1  # then the blocks' lengths are arguments
         # All that the compiled code depends on; the numbers themselves are its arguments.
         key = (
             state.method.without_rates(),
             id(state.problem),
-            tuple(b.kind for b in chunk.blocks),
+            tuple(block.kind for block in chunk.blocks),
             single,
             None if single else tuple(lengths.tolist()),
             tuple(map(tuple, layouts)),
@@ -224,10 +224,11 @@ class JaxBackend(Backend):
                     draws[place.name] = constants[b][place.column]
                     continue
                 end = place.column + int(np.prod(place.shape))
-                item = rows[place.table][place.column : end].reshape(place.shape)
-                draws[place.name] = Sample(item) if place.is_sample else item
+                numbers = rows[place.table][place.column : end].reshape(place.shape)
+                draws[place.name] = Sample(numbers) if place.is_sample else numbers
             new = method.next_values(v, draws, inner_oracle, chunk.blocks[b].kind)
-            return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, v)
+            # A loop of JAX needs values whose dtypes stay.
+            return jax.tree.map(lambda after, before: jnp.asarray(after, before.dtype), new, v)
 
         def run_cycle(cycle: Scalar, v: ByName) -> ByName:
             """The values after a cycle: the iterations of each block in turn."""

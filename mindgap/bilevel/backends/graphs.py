@@ -127,7 +127,7 @@ def _table_addresses(values: ByName) -> list[int]:
 
 def _overwrite(old: ByName, new: ByName) -> None:
     """Copy new values into the memory of the old; a table that is in place is left alone."""
-    pytree.tree_map(lambda a, b: a if a.data_ptr() == b.data_ptr() else a.copy_(b), old, new)
+    pytree.tree_map(lambda o, n: o if o.data_ptr() == n.data_ptr() else o.copy_(n), old, new)
 
 
 def _run_and_undo(iteration: Callable[[], None], rows: _DeviceRows, values: ByName) -> None:
@@ -168,7 +168,7 @@ class _IterationGraph:
         self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device) for name in rates}
         self.samples: dict[str, Tensor] = {}
         for name, (level, count) in iteration.samples.items():
-            if level == "uniform":
+            if level == "uniform":  # a whole number: one of the graph's constants
                 continue
             shape = shape_of(level, count)
             size = () if level == "direction" else (problem.data(level).batch_size,)
@@ -260,7 +260,7 @@ class CudaGraphs(Backend):
     def __init__(self, chunk: int = 1024) -> None:
         self.chunk = whole("chunk", chunk, least=1)
         self.capturing = 0.0
-        self._pool: tuple[int, int] | None = None
+        self._pool: tuple[int, int] | None = None  # memory that all graphs share
         #: (method, id of the problem) -> the values that its graphs work on, and the graphs
         self._graphs: dict[Any, tuple[ByName, dict[_GraphKey, _IterationGraph]]] = {}
 
@@ -319,7 +319,7 @@ class CudaGraphs(Backend):
         captured = self._graphs.get(key)
         if captured is None or _table_addresses(captured[0]) != _table_addresses(state.values):
             captured = self._graphs[key] = _copy_values(state.values), {}
-        # The graphs work on values of their own, at addresses that stay.
+        # The graphs work on copies, at addresses that stay; tables are not copied, hence the check.
         values, graphs = captured
         _overwrite(values, state.values)
         iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}
@@ -363,14 +363,14 @@ class CudaGraphs(Backend):
         On a CPU it runs the iteration eagerly; on a GPU the iteration is run once and undone, then
         captured.
         """
-        addresses = {t.data_ptr() for t in pytree.tree_leaves(values)}
+        addresses = {t.data_ptr() for t in pytree.tree_leaves(values)}  # of all old values
 
         def iteration() -> None:
             """Overwrite the values with those of the next iteration; move to the next row."""
             new = method.next_values(dict(values), graph.draws(), oracle, graph.iteration.kind)
             # A new value may be another old one (the point before): copy it before that changes.
             new = pytree.tree_map(
-                lambda a, b: b.clone() if b.data_ptr() in addresses - {a.data_ptr()} else b,
+                lambda old, v: v.clone() if v.data_ptr() in addresses - {old.data_ptr()} else v,
                 values,
                 new,
             )

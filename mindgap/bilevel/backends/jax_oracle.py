@@ -77,13 +77,13 @@ class JaxOps(Ops):
     @staticmethod
     def normals(seeds: Any, count: int, like: Array) -> Array:
         """``count`` standard normal numbers per seed, of shape (seeds, count), equal to torch's:
-        Box and Muller's transform of hashed positions.
+        Box and Muller's transform of hashes of seed and position.
         """
         mask, positions = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
         bits = scramble(
             scramble(jnp.asarray(seeds).astype(np.uint32)[:, None], mask) + positions, mask
         )
-        uniforms = (bits.astype(like.dtype) + 0.5) / 2.0**32
+        uniforms = (bits.astype(like.dtype) + 0.5) / 2.0**32  # never 0
         return jnp.sqrt(-2.0 * jnp.log(uniforms[:, :count])) * jnp.cos(
             2.0 * np.pi * uniforms[:, count:]
         )
@@ -123,11 +123,11 @@ class JaxOps(Ops):
 
         def step(carry: T, rows: Iterable[Any]) -> tuple[T, None]:
             """The body with one row of each input, in the input's form; None as ``scan`` asks."""
-            in_form = (Sample(r) if s else r for r, s in zip(rows, is_sample, strict=True))
+            in_form = (Sample(row) if s else row for row, s in zip(rows, is_sample, strict=True))
             return body(carry, *in_form), None
 
         def step_at(i: Scalar, carry: T) -> T:
-            # The same with row i, for ``fori_loop``
+            # The carry after the body with row i of each input, for ``fori_loop``
             rows = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
             return step(carry, rows)[0]
 
@@ -160,7 +160,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         super().__init__(unroll)
         self.problem = problem
         self.losses = {"upper": upper, "lower": lower}
-        self.orders: dict[str, list[Axes]] = {}
+        self.orders: dict[str, list[Axes]] = {}  # level -> order of the axes of each array
         self.project_x, self.project_y = (
             pack.projection(project, partial(_split, pack), _join)
             for pack, project in (
@@ -265,7 +265,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         return self._loss(level, FULL)(x, y)
 
     def first(self, level: str, variable: str, x: Array, y: Array, sample: Sample) -> Array:
-        return jax.grad(self._loss(level, sample), "xy".index(variable))(x, y)
+        return jax.grad(self._loss(level, sample), "xy".index(variable))(x, y)  # in argument 0 or 1
 
     def second(
         self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
@@ -273,14 +273,14 @@ class JaxOracle(JaxOps, ProblemOracle):
         """Those of g_y, Hz and Jz that are named, in this order."""
         # The derivative of (g_x, g_y) along z in y is (Jz, Hz).
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
-        (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
+        (_, g_y), (jz, hz) = jax.jvp(lambda y_moved: gradients(x, y_moved), (y,), (z,))
         products = {"g_y": g_y, "Hz": hz, "Jz": jz}
         return tuple(products[name] for name in names)
 
     def operator(self, x: Array, y: Array, sample: Sample) -> tuple[Product, Product]:
         """v -> Hv and v -> Jv, from one linearisation of the gradient."""
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
-        _, derivative_along = jax.linearize(lambda v: gradients(x, v), y)
+        _, derivative_along = jax.linearize(lambda y_moved: gradients(x, y_moved), y)  # (Jv, Hv)
         return (lambda v: derivative_along(v)[1]), (lambda v: derivative_along(v)[0])
 
     def upper(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array]:
@@ -290,7 +290,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices."""
         loss = self._loss("lower", sample)
         gradients = jax.grad(loss, (0, 1))
-        j, h = jax.jacfwd(lambda v: gradients(x, v))(y)
+        j, h = jax.jacfwd(lambda y_moved: gradients(x, y_moved))(y)  # of (g_x, g_y) in y
         return jax.grad(loss, 1)(x, y), h, j
 
 
@@ -347,12 +347,12 @@ def _merge(arrays: Batch) -> Any:
 
 def _split(pack: Pack, vector: Array) -> list[Any]:
     """A flat vector as arrays in the variable's shapes."""
-    edges = np.cumsum(pack.sizes)[:-1]
+    edges = np.cumsum(pack.sizes)[:-1]  # where one array ends and the next begins
     return [p.reshape(s) for p, s in zip(jnp.split(vector, edges), pack.shapes, strict=True)]
 
 
 def _join(arrays: list[Any]) -> Any:
-    return jnp.concatenate([jnp.ravel(p) for p in arrays])
+    return jnp.concatenate([jnp.ravel(array) for array in arrays])
 
 
 def _view(pack: Pack, vector: Array) -> Any:
@@ -401,12 +401,12 @@ def _find_products(jaxpr: Any, uses_of: dict[Any, list[Sums]]) -> None:
         # The list of each input; None for a literal, which has a value, or an unknown variable.
         uses_by_input = [None if hasattr(v, "val") else uses_of.get(v) for v in equation.invars]
         if equation.primitive.name == "dot_general":
-            sums, batched = equation.params["dimension_numbers"]
+            sums, batched = equation.params["dimension_numbers"]  # each for both operands
             for uses, summed, leading in zip(uses_by_input, sums, batched, strict=True):
                 if uses is not None:
                     uses.append((tuple(leading), tuple(summed)))
         called = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        called = getattr(called, "jaxpr", called)
+        called = getattr(called, "jaxpr", called)  # a closed jaxpr holds the open one
         if called is not None and len(called.invars) == len(uses_by_input):
             inner_uses = {}
             for inner, outer, uses in zip(called.invars, equation.invars, uses_by_input):

@@ -73,14 +73,14 @@ class ManyRuns:
         self.backend, self.points, self.seeds = backend, list(points), list(seeds)
         self.oracle: JaxOracle = backend.oracle(problem, method, self.seeds[0], False)
         self.t, self.calls = 0, [0] * len(self.seeds)
-        self.values, self._drawn = self._start()
+        self.values, self._drawn = self._start()  # _drawn: by seed, draws made of each stream
 
     def _compile_once(self, key: tuple[Any, ...], function: Callable[..., Any]) -> Any:
         """A function, compiled at its first use with this key, method and problem."""
-        form = (*key, self.points[0].without_rates(), id(self.oracle.problem))
-        if form not in self.backend.compiled:
-            self.backend.compiled[form] = jax.jit(function)
-        return self.backend.compiled[form]
+        full_key = (*key, self.points[0].without_rates(), id(self.oracle.problem))
+        if full_key not in self.backend.compiled:
+            self.backend.compiled[full_key] = jax.jit(function)
+        return self.backend.compiled[full_key]
 
     def _start(self) -> tuple[ByName, list[dict[str, int]]]:
         """The values of all points and seeds before the first iteration, and the draws made from
@@ -148,14 +148,14 @@ class ManyRuns:
             chunks: the draws of each seed, with the rates of the first point.
         """
         first_chunk, method, oracle = chunks[0], self.points[0], self.oracle
-        single = first_chunk.cycles == 1
+        single = first_chunk.cycles == 1  # then the blocks' lengths are arguments
         cycles = _room(first_chunk.cycles)
         integers, floats, constants, layouts = [], [], [], []
-        for r, block in enumerate(first_chunk.blocks):
+        for number, block in enumerate(first_chunk.blocks):
             room = _room(block.length) if single else block.length
             # Samples (whole numbers) differ between seeds, rates between points.
             by_seed = [
-                pack_draws(chunk.blocks[r], cycles, room, oracle.problem) for chunk in chunks
+                pack_draws(chunk.blocks[number], cycles, room, oracle.problem) for chunk in chunks
             ]
             by_point = []
             for point in self.points:
@@ -183,9 +183,9 @@ class ManyRuns:
         ) -> ByName:
             """The values of one point and one seed after the chunk."""
             tables = list(zip(integers, floats, strict=True))
-            form = (method, oracle, first_chunk, layouts, single)
+            common = (method, oracle, first_chunk, layouts, single)  # of all runs
             values_after, _ = self.backend.iterate(
-                *form, values, arrays, tables, constants, cycles, lengths, look=False
+                *common, values, arrays, tables, constants, cycles, lengths, look=False
             )
             return values_after
 

@@ -85,13 +85,13 @@ class TorchOps(Ops):
     @staticmethod
     def normals(seeds: Any, count: int, like: Tensor) -> Tensor:
         """``count`` standard normal numbers per seed, of shape (seeds, count), by Box and Muller's
-        transform of hashed positions: the same on every backend.
+        transform of hashes of seed and position: the same on every backend.
         """
         seed_column = torch.as_tensor(seeds, device=like.device)[:, None]
         positions = torch.arange(2 * count, device=like.device)
         uniforms: Tensor = (
             scramble(scramble(seed_column, 2**32 - 1) + positions, 2**32 - 1).to(like.dtype) + 0.5
-        ) / 2.0**32
+        ) / 2.0**32  # never 0, so that the logarithm is finite
         return (-2.0 * uniforms[:, :count].log()).sqrt() * (
             2.0 * torch.pi * uniforms[:, count:]
         ).cos()
@@ -118,7 +118,7 @@ class TorchOps(Ops):
             first_input = inputs[0]
             length = len(first_input.which) if isinstance(first_input, Sample) else len(first_input)
         for i in range(length):
-            carry = body(carry, *(_item(a, i) for a in inputs))
+            carry = body(carry, *(_item(rows, i) for rows in inputs))
         return carry
 
 
@@ -153,13 +153,13 @@ def scramble(bits: Any, mask: Any) -> Any:
     return bits ^ (bits >> 16)
 
 
-def _item(a: Any, i: int) -> Any:
+def _item(rows: Any, i: int) -> Any:
     """Row i of an input of a loop: a sample of samples, a number of an array, a row of a tensor."""
-    if isinstance(a, Sample):
-        return row(a, i)
-    if isinstance(a, np.ndarray):
-        return a[i].item()
-    return a[i]
+    if isinstance(rows, Sample):
+        return row(rows, i)
+    if isinstance(rows, np.ndarray):
+        return rows[i].item()
+    return rows[i]
 
 
 def backward(
@@ -247,11 +247,11 @@ class TorchOracle(TorchOps, ProblemOracle):
         self.project_x = pack_x.projection(problem.project_x, pack_x.split, pack_x.join)
         self.project_y = pack_y.projection(problem.project_y, pack_y.split, pack_y.join)
         self.calls = OracleCount()
-        self.plain_kernels = False
-        self.seeded = False
+        self.plain_kernels = False  # whether the lower loss needs ``double_backward_kernels``
+        self.seeded = False  # whether a loss draws random numbers, from the sample's seed
         self.distributed = distributed
-        self._plain_modes: bool | None = None
-        self.share = (0, 1)
+        self._plain_modes: bool | None = None  # ``_can_be_plain`` within ``same_modes``
+        self.share = (0, 1)  # this process's rank, and how many ranks there are
         if distributed:
             import torch.distributed as dist
 
@@ -302,11 +302,11 @@ class TorchOracle(TorchOps, ProblemOracle):
         pack = pack_y if variable == "y" else pack_x  # leaves of this one take the gradient
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
-            # The derivative on one batch; only ``variable`` has leaves in the graph
+            # The flat derivative on one batch; only ``pack``'s variable has leaves in the graph
             leaves = pack.leaves(y if variable == "y" else x)
-            at_x = pack_x.view(x) if variable == "y" else pack_x.assemble(leaves)
-            at_y = pack_y.assemble(leaves) if variable == "y" else pack_y.view(y)
-            loss = self.loss(level, at_x, at_y, batch, sample)
+            x_form = pack_x.view(x) if variable == "y" else pack_x.assemble(leaves)
+            y_form = pack_y.assemble(leaves) if variable == "y" else pack_y.view(y)
+            loss = self.loss(level, x_form, y_form, batch, sample)
             if not loss.requires_grad:
                 return (pack.join([None] * len(leaves)),)
             return (pack.join(backward((loss,), leaves, (constant_like(1.0, loss),))),)
@@ -320,6 +320,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
+            """f_x and f_y on one batch, flat."""
             f_x, f_y = self._upper_parts(x, y, batch, sample)
             return pack_x.join(f_x), pack_y.join(f_y)
 
@@ -365,7 +366,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         ends: list[Any] = [g_y[i] for i in curved]
 
         def product(pack: Pack, inputs: list[Tensor], name: str, v: Tensor) -> Tensor:
-            """The derivative of <g_y, v> in y or x, counted under its name."""
+            """The derivative of <g_y, v> in y or x, counted; ``ends``: g_y's ``curved`` parts."""
             self.calls.add(name)
             vectors = pack_y.split(v)
             for i in tall:
@@ -396,11 +397,11 @@ class TorchOracle(TorchOps, ProblemOracle):
             return self._residuals_by_level(x, y, z, lower, upper, gradient)
         self.calls.add_together(RESIDUALS if gradient else RESIDUALS[1:])
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
-        at_x, at_y = pack_x.assemble(xs), pack_y.assemble(ys)
-        loss = self.loss("lower", at_x, at_y, self.problem.lower_data.fetch(lower), lower)
+        x_form, y_form = pack_x.assemble(xs), pack_y.assemble(ys)
+        loss = self.loss("lower", x_form, y_form, self.problem.lower_data.fetch(lower), lower)
         g_y = backward((loss,), ys, (constant_like(1.0, loss),), create_graph=True)
-        loss = self.loss("upper", at_x, at_y, self.problem.upper_data.fetch(upper), upper)
-        ends, weights = [], []
+        loss = self.loss("upper", x_form, y_form, self.problem.upper_data.fetch(upper), upper)
+        ends, weights = [], []  # the terms of <g_y, z> - f
         if loss.requires_grad:
             ends.append(loss)
             weights.append(constant_like(-1.0, loss))
@@ -444,19 +445,19 @@ class TorchOracle(TorchOps, ProblemOracle):
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             """g_y, H and J on one batch."""
-            x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
+            x_leaf, y_leaf = x.detach().requires_grad_(), y.detach().requires_grad_()
             loss = self.loss(
-                "lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, sample
+                "lower", self.problem.view_x(x_leaf), self.problem.view_y(y_leaf), batch, sample
             )
-            (g_y,) = torch.autograd.grad(loss, y_, create_graph=True)
+            (g_y,) = torch.autograd.grad(loss, y_leaf, create_graph=True)
             if not g_y.requires_grad:
                 return g_y, y.new_zeros(y.numel(), y.numel()), x.new_zeros(x.numel(), y.numel())
             units = torch.eye(y.numel(), dtype=y.dtype, device=y.device)
             h, j = torch.autograd.grad(
-                g_y, (y_, x_), grad_outputs=units, is_grads_batched=True, allow_unused=True
+                g_y, (y_leaf, x_leaf), grad_outputs=units, is_grads_batched=True, allow_unused=True
             )
-            h = y.new_zeros(y.numel(), y.numel()) if h is None else h  # linear in y
-            j = x.new_zeros(y.numel(), x.numel()) if j is None else j
+            h = y.new_zeros(y.numel(), y.numel()) if h is None else h  # None: g is linear in y
+            j = x.new_zeros(y.numel(), x.numel()) if j is None else j  # a row per lower unknown
             return g_y.detach(), h, j.T.contiguous()
 
         g_y, h, j = self._run("lower", evaluate, sample, names, second=True)
@@ -616,12 +617,12 @@ class TorchOracle(TorchOps, ProblemOracle):
         if not is_full(sample):
             rank, world = self.share
             size = data.size(sample)
-            own_samples = size * (rank + 1) // world - size * rank // world
+            own_samples = size * (rank + 1) // world - size * rank // world  # as in ``fetch``
             result = tuple(r * (own_samples / size) for r in result)
         flat = torch.cat([r.reshape(-1) for r in result])
         dist.all_reduce(flat)
         means = torch.split(flat, [r.numel() for r in result])
-        return tuple(p.view(r.shape) for p, r in zip(means, result, strict=True))
+        return tuple(mean.view(r.shape) for mean, r in zip(means, result, strict=True))
 
 
 def is_tall(matrix: Tensor) -> bool:
@@ -633,7 +634,7 @@ def is_tall(matrix: Tensor) -> bool:
         (True, False, False)
     """
     if matrix.device.type != "cpu" or matrix.dim() != 2 or matrix.numel() < 1024:
-        return False
+        return False  # a small one is not worth the copy
     rows, columns = matrix.shape
     return columns > 1 and rows >= 4 * columns
 

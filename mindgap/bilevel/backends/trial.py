@@ -100,6 +100,7 @@ def _try_level(
     batch = problem.data(level).fetch(sample)
 
     def evaluate() -> Tensor:
+        """The loss on the batch at (x, y), with a graph."""
         with torch.enable_grad():
             return oracle.loss(level, problem.view_x(x), problem.view_y(y), batch, sample)
 
@@ -152,8 +153,8 @@ def _random_states(device: torch.device) -> list[object]:
 
 
 def _try_second_derivatives(oracle: TorchOracle, x: Tensor, y: Tensor, sample: Sample) -> None:
-    """Take one double backward, uncounted; sets ``plain_kernels`` where that fails, and refuses
-    the loss where it fails with plain kernels too.
+    """Take one double backward, uncounted and on this rank alone; sets ``plain_kernels`` where that
+    fails, and refuses the loss where it fails with plain kernels too.
     """
     x, y = x.detach(), y.detach()
     calls, share = oracle.calls, oracle.share

@@ -374,7 +374,7 @@ def descend_average(
     centre, project = y, oracle.project_y
 
     def step(carry: tuple[Array, Array], sample: Sample) -> tuple[Array, Array]:
-        # The next iterate, and the sum of all iterates so far
+        # The next iterate, in the ball around ``centre``, and the sum of all iterates so far
         y, total = carry
         y = project_ball(oracle, oracle.move(y, oracle.lower(x, y, sample), lr), centre, radius)
         y = y if project is None else project(y)

@@ -343,7 +343,7 @@ class AdamStep:
         check_settings(self)
 
     def init(self, ops: Ops, value: Array) -> dict[str, Array]:
-        """The memory before the first step."""
+        """The memory before the first step: the moments m and s, and the count k of steps."""
         return {"m": ops.zeros_like(value), "s": ops.zeros_like(value), "k": ops.scalar(0.0, value)}
 
     def direction(
@@ -384,7 +384,7 @@ class MomentumStep:
         check_settings(self)
 
     def init(self, ops: Ops, value: Array) -> dict[str, Array]:
-        """The memory before the first step."""
+        """The memory before the first step: the momentum m."""
         return {"m": ops.zeros_like(value)}
 
     def direction(

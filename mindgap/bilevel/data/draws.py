@@ -149,7 +149,7 @@ class Chunk:
             {name: _nested_lists(value) for name, value in block.draws.items()}
             for block in self.blocks
         ]
-        for c in range(self.cycles):
+        for c in range(self.cycles):  # iteration i of each block in cycle c
             for block, lists in zip(self.blocks, lists_by_block, strict=True):
                 for i in range(block.length):  # a float never changes
                     draws = {k: v if isinstance(v, float) else v[c][i] for k, v in lists.items()}
@@ -204,8 +204,8 @@ def draw_chunk(
     else:
         cycles, order = 1, plan.at(t, steps)
     # A run is some iterations of one kind in a row: the first of them, and how many there are.
-    rows = [list(row) for _, row in groupby(order, attrgetter("kind"))]
-    runs = [(row[0], len(row)) for row in rows]
+    stretches = [list(stretch) for _, stretch in groupby(order, attrgetter("kind"))]
+    runs = [(stretch[0], len(stretch)) for stretch in stretches]
     # First draw all that a stream gives to the chunk, then hand it out run by run, name by name.
     per_cycle = dict.fromkeys(streams.values(), 0)  # draws from each stream
     kinds: dict[str, str] = {}  # of the samples in each stream
@@ -232,11 +232,11 @@ def draw_chunk(
         for name, (kind, count) in iteration.samples.items():
             stream = streams[name]
             place = run_begin[stream], per_iteration[stream], name_begin[name]
-            cut = partial(_cut, cycles, length, *place, shape_of(kind, count))
+            of_name = partial(_cut, cycles, length, *place, shape_of(kind, count))
             if kind == "uniform":  # hashes of 31 bits become numbers below count
-                draws[name] = cut(samples[stream]) * count >> 31
+                draws[name] = of_name(samples[stream]) * count >> 31
             else:
-                draws[name] = on_arrays(samples[stream], cut)
+                draws[name] = on_arrays(samples[stream], of_name)
         for stream in per_cycle:
             run_begin[stream] += length * per_iteration[stream]
         first_times = t + steps_before + np.arange(cycles)[:, None] * (steps // cycles)
@@ -261,7 +261,7 @@ def part_of(sample: Sample, begin: int, end: int) -> Sample:
 
 def rates_at(method: Planned, times: Ints) -> dict[str, Any]:
     """The rates of a method at some iterations: one number where a rate never changes."""
-    return {k: float(v) if np.ndim(v) == 0 else v for k, v in method.rates(times).items()}
+    return {n: float(r) if np.ndim(r) == 0 else r for n, r in method.rates(times).items()}
 
 
 def _samples_of(oracle: Drawn, seed: int, kind: str, stream: str, start: int, count: int) -> Any:
@@ -344,7 +344,8 @@ def _draw_growing(
     draws: dict[str, Any] = {}
     for name, (kind, count) in iterations[-1].samples.items():
         if kind == "uniform":
-            draws[name] = np.stack([c * count >> 31 for c in columns[name]])[None, :, 0]
+            # Hashes of 31 bits become numbers below count: one cycle, one number per iteration.
+            draws[name] = np.stack([hashes * count >> 31 for hashes in columns[name]])[None, :, 0]
             continue
         longest = max(len(sample.which) for sample in columns[name])
         which = np.stack([_pad(sample.which, longest) for sample in columns[name]])[None]
@@ -353,7 +354,8 @@ def _draw_growing(
             seeds = np.stack([_pad(sample.seed, longest) for sample in columns[name]])[None]
         draws[name] = Sample(which, seeds)
         if count is None:
-            draws[name] = on_arrays(draws[name], lambda a: a[:, :, 0])
+            # One sample per iteration, not an array of one.
+            draws[name] = on_arrays(draws[name], lambda array: array[:, :, 0])
     times = t + np.arange(steps)[None]
     draws.update(rates_at(method, times))
     return Chunk(1, [Block(iterations[-1].kind, steps, draws, times)], drawn)

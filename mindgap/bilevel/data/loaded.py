@@ -59,7 +59,7 @@ class Loaded(Stream):
             fail("loader", "must be a DataLoader", type(loader).__name__)
         iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
         # An iterable data set may state a length, but only reading it to its end tells.
-        self.length = 0 if iterable else len(loader)
+        self.length = 0 if iterable else len(loader)  # batches of an epoch; 0: not known
         super().__init__(self._read, loader.batch_size or 1, epoch=self.length or 100)
         self.loader, self.keep = loader, whole("keep", keep, least=1)
         #: samples of a shorter last batch, where that is known beforehand
@@ -69,7 +69,7 @@ class Loaded(Stream):
         self._kept: dict[int, Any] = {}  # number of a sample -> batch
         self._seed, self._next = -1, 0  # of the present run; position of the next batch to be read
         self._starts: list[int] = []  # position of the first batch of each epoch
-        self._batches: Iterator[Any] = iter(())
+        self._batches: Iterator[Any] = iter(())  # of the present epoch, from ``_next`` on
 
     def placed(self, device: torch.device) -> Stream:
         """These data, or a copy that reads the loader by itself and moves batches to a device."""
@@ -103,30 +103,30 @@ class Loaded(Stream):
             first_batch = next(batches, _END)
         if first_batch is _END:
             fail("data", "must hold at least one batch", "a loader that ends at once")
-        given, left_out = 0, None
+        yielded, left_out = 0, None
         for number, batch in enumerate(chain([first_batch], batches)):
             size = leading_axis(batch)  # 0 for a batch without tensors
             is_short = self.loader.batch_size is not None and 0 < size < self.batch_size
             if is_short and self._is_left_out(epoch, number, size):
                 left_out = batch
                 continue
-            given += 1
+            yielded += 1
             yield batch
-        if not given:  # an epoch of one short batch
-            given = 1
+        if not yielded:  # an epoch of one short batch
+            yielded = 1
             yield left_out
         if not self.length:
-            self.batches, self.n = given, given * self.batch_size
+            self.batches, self.n = yielded, yielded * self.batch_size
 
     def _begin(self, position: int) -> None:
         """Start to read the last epoch that begins at or before a position: sets ``_batches`` to an
         iterator of it and ``_next`` to its first position, and drops later epochs of ``_starts``.
         """
-        while self._starts[-1] <= position and self.length:
+        while self._starts[-1] <= position and self.length:  # skip epochs without reading them
             epoch, length = len(self._starts) - 1, self.length
             size = self._short_size
             if size and length > 1 and self._is_left_out(epoch, length - 1, size):
-                length -= 1
+                length -= 1  # this epoch goes without its short batch
             self._starts.append(self._starts[-1] + length)
         epoch = max(i for i, start in enumerate(self._starts) if start <= position)
         del self._starts[epoch + 1 :]

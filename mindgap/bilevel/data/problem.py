@@ -117,7 +117,7 @@ class Pack:
         if not isinstance(value, (Tensor, Mapping, tuple, list, nn.Module)):
             rule = "must be a tensor, a dict or tuple of tensors (nested or not), or a module"
             fail(name, rule, type(value).__name__)
-        self.name, self.own_buffers = name, False
+        self.name, self.own_buffers = name, False  # ``own_buffers``: as in ``Bound``
         self.module = value if isinstance(value, nn.Module) else None
         #: the names of a flat dict's entries, or of a module's parameters
         self.keys: list[str] | None = None
@@ -388,18 +388,18 @@ class BilevelProblem(Generic[X, Y]):
         """
         packs = (self.pack_x, self.pack_y)
         modules = [m for pack in packs if pack.module is not None for m in pack.module.modules()]
-        norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        norms = [m for m in norms if m.track_running_stats and m.training]
-        momenta = [m.momentum for m in norms]
-        for m in norms:
-            m.reset_running_stats()
-            m.momentum = None  # a plain mean over the minibatches
+        layers = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        layers = [layer for layer in layers if layer.track_running_stats and layer.training]
+        momenta = [layer.momentum for layer in layers]
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # a plain mean over the minibatches
         try:
             for pack in packs:
                 pack.own_buffers = True
             for level in ("lower", "upper"):
-                if all(int(m.num_batches_tracked or 0) for m in norms):
-                    break
+                if all(int(layer.num_batches_tracked or 0) for layer in layers):
+                    break  # no layer without statistics is left
                 data = self.data(level)
                 samples = data.draw(0, level, 0, min(data.batches, most))
                 for i in range(len(samples.which)):
@@ -407,8 +407,8 @@ class BilevelProblem(Generic[X, Y]):
         finally:
             for pack in packs:
                 pack.own_buffers = False
-            for m, momentum in zip(norms, momenta, strict=True):
-                m.momentum = momentum
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum = momentum
 
 
 def example_problem() -> BilevelProblem:

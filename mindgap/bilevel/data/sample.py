@@ -62,11 +62,11 @@ def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints
         True
     """
     with np.errstate(over="ignore"):
-        z = np.arange(start, start + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        z += np.uint64(stream_seed(seed, *names))
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return ((z ^ (z >> np.uint64(31))) >> np.uint64(33)).astype(np.int64)
+        bits = np.arange(start, start + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        bits += np.uint64(stream_seed(seed, *names))
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return ((bits ^ (bits >> np.uint64(31))) >> np.uint64(33)).astype(np.int64)  # 31 of 64 bits
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], batch: Batch) -> Any:
@@ -222,10 +222,10 @@ class Batches:
         if order == "partition" and shuffle:
             self.permutation = numpy_stream(seed, "partition").permutation(self.total)
             if self.is_tensors:
-                pick = torch.from_numpy(self.permutation)
-                data = _map_tensors(lambda t: t[pick.to(t.device)], data)
+                positions = torch.from_numpy(self.permutation)
+                data = _map_tensors(lambda t: t[positions.to(t.device)], data)
         self.data = data
-        self.device: torch.device | None = None
+        self.device: torch.device | None = None  # minibatches are moved there; None: they stay
         self._cache: dict[tuple[int, str, int], Ints] = {}  # (seed, level, index) -> block
         self._slices: dict[int, Any] = {}  # batch id -> minibatch, as views
 
@@ -421,8 +421,8 @@ class Stream:
         self.sample = sample
         self.batch_size = whole("batch_size", batch_size, least=1)
         self.batches = whole("epoch", epoch, least=1)
-        self.n = self.batches * batch_size
-        self.device: torch.device | None = None
+        self.n = self.batches * batch_size  # samples that count as one epoch
+        self.device: torch.device | None = None  # batches are moved there; None: they stay
 
     def placed(self, device: torch.device) -> Stream:
         """These data for variables on a device, to which batches are moved."""

@@ -88,7 +88,7 @@ class AccBO(Method[WithNesterov, Draws]):
         average = oracle.mix(v.average, y_new, self.tau)
 
         def inverses(points: Pairs, f_ys: list[Array]) -> list[Array]:
-            # An estimate of H^-1 f_y per point
+            # An estimate of H^-1 f_y per point, all with the same samples and k factors
             return [
                 neumann_random(oracle, *point, f_y, s.h, self.eta, self.terms, s.k)
                 for point, f_y in zip(points, f_ys, strict=True)

@@ -77,7 +77,7 @@ class F2SAp(Method[WithNodes, Draws]):
         x = v.x
 
         def step(ys: dict[str, Array], g: Sample, f: Sample) -> dict[str, Array]:
-            # The y of every node j after one step along g_y + j nu f_y
+            # The y of every node j after one step along g_y + j nu f_y, on samples of g and f
             d = {
                 j: oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f)
                 for j, y in ys.items()

@@ -19,9 +19,9 @@ class MEHA(PenaltyMethod):
     Symbols: theta = ``w``, eta = ``lr_w``, alpha = ``lr_x``, beta = ``lr_y``, gamma = ``gamma``,
     c_k = ``c`` (k + 1)^p with p = ``power``. The update::
 
-        w < -w - eta[g_y(x, w) + (w - y) / gamma]
-        x < -x - alpha[f_x(x, y) / c_k + g_x(x, y) - g_x(x, w)]
-        y < -y - beta[f_y(x, y) / c_k + g_y(x, y) - (y - w) / gamma]
+        first  w <- w - eta [g_y(x, w) + (w - y) / gamma]
+        then   x <- x - alpha [f_x(x, y) / c_k + g_x(x, y) - g_x(x, w)]
+        then   y <- y - beta [f_y(x, y) / c_k + g_y(x, y) - (y - w) / gamma]
 
     each at the newest values (order "seidel"). The lower level need not be strongly convex.
 

@@ -73,7 +73,7 @@ class N2SBA(PenaltyMethod):
             return oracle.minimum(self.clip / oracle.maximum(oracle.norm(d), TINY), 1.0) * d
 
         def step(carry: tuple[Array, Array], g: Sample, f: Sample) -> tuple[Array, Array]:
-            # w and y after one step each from the old (w, y)
+            # w and y after one step each from the old (w, y), on a lower and an upper sample
             w, y = carry
             d_y = oracle.upper_y(x, y, f) / self.lam + oracle.lower(x, y, g)
             w = oracle.move_y(w, clip(oracle.lower(x, w, g)), s.lr_y)
@@ -82,6 +82,7 @@ class N2SBA(PenaltyMethod):
         w, y = oracle.loop(step, (v.w, v.y), (s.y, s.f))
 
         def add(total: Array, g: Sample, f: Sample) -> Array:
+            # The sum so far plus the direction of x on one more pair of samples
             return total + penalty_hypergradient(oracle, x, y, w, lam, f, g, g)
 
         total = oracle.loop(add, oracle.zeros_like(x), (s.g, s.fx))  # over ``batches`` pairs

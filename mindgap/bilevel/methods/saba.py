@@ -68,7 +68,7 @@ class SABA(Method[WithTables, Draws]):
         tables: dict[str, Any] = {}
         for name, value in fresh.items():
             level, sample = ("upper", s.f) if name.startswith("f") else ("lower", s.g)
-            weight = oracle.weight(level, sample)
+            weight = oracle.weight(level, sample)  # share of the batch in the level's samples
             d[name], tables[name] = saga(oracle, value, getattr(v, name), sample.which, weight)
         y = oracle.move_y(v.y, d["g_y"], s.lr_y)
         z = oracle.move(v.z, d["Hz"] - d["f_y"], s.lr_z)

@@ -80,6 +80,7 @@ class SPABA(Method[WithPage, Draws]):
             weights = np.array([oracle.weight(level, Sample(i)) for i in range(count)])
 
             def add(totals: Vectors, sample: Sample, weight: Scalar) -> Vectors:
+                # The totals plus the sample's vectors, weighted
                 return tuple(t + weight * d for t, d in zip(totals, take(sample), strict=True))
 
             return oracle.loop(add, zeros, (Sample(np.arange(count)), weights), count * times)
@@ -98,7 +99,7 @@ class SPABA(Method[WithPage, Draws]):
         """
         point, old = {"x": v.x, "y": v.y, "z": v.z}, v.point
         refresh: Scalar = 1 if kind == "first" else 1 * (s.coin == 0)  # 1 or 0, traced in JAX
-        d = self._full(oracle, v.x, v.y, v.z, refresh)
+        d = self._full(oracle, v.x, v.y, v.z, refresh)  # of y, z and x by name
         if kind != "first":
             new = oracle.residuals(v.x, v.y, v.z, s.g, s.f)  # directions of y, z and x
             last = oracle.residuals(old["x"], old["y"], old["z"], s.g, s.f)

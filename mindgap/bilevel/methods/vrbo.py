@@ -84,7 +84,7 @@ class VRBO(Method[WithSpider, Draws]):
 
             def inverses_on_all(points: Pairs, f_ys: list[Array]) -> list[Array]:
                 """H^-1 f_y at the one point, by the Neumann series on the large batch."""
-                ((x, y),), (f_y,) = points, f_ys
+                ((x, y),), (f_y,) = points, f_ys  # a restart hands over one point
                 # The map of the base class: one product at a time, without a graph that is kept.
                 hessian, _ = Oracle.operator(oracle, x, y, lower)
                 return [neumann_series(oracle, hessian, f_y, self.terms, self.eta)]
@@ -98,7 +98,7 @@ class VRBO(Method[WithSpider, Draws]):
         def correct(
             carry: tuple[Memory, Array], g: Sample, f: Sample, j: Sample, h: Sample
         ) -> tuple[Memory, Array]:
-            """The estimate corrected from its point to (x, y), and y after a step along it."""
+            """The memory corrected to (x, y) on samples of g_y, f, J, H; y after a step by it."""
             memory, y = carry
             inverses = partial(neumann_sums, oracle, samples=h, eta=self.eta)
             memory = spider(

@@ -132,6 +132,7 @@ def suggest_steps(
     lr_y = LR_SHARE / curvature
 
     def solve(hessian: Product, v: Tensor) -> Tensor:
+        # H^-1 v
         return conjugate_gradients(oracle, hessian, v, products=products)[0]
 
     def hypergradients(x: Tensor, y: Tensor) -> Tensor:

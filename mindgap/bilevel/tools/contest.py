@@ -67,7 +67,7 @@ class Entrant:
         curves = [run[column] for run in self.runs if run.get(column)]
         if not curves:
             return [], [], []
-        rows = np.array([curve[: min(map(len, curves))] for curve in curves])
+        rows = np.array([curve[: min(map(len, curves))] for curve in curves])  # of equal length
         return rows.mean(0).tolist(), rows.min(0).tolist(), rows.max(0).tolist()
 
 
@@ -174,24 +174,24 @@ def race(
     fitting, refused = _split_by_fit(problem, keys)
     if not fitting:
         fail("methods", "must fit the problem", refused)
-    saved = _Pieces(folder, problem, fitting, seeds, calls)
+    pieces = _Pieces(folder, problem, fitting, seeds, calls)
     if calls is None:
         budget = partial(_budget, problem, fitting, minutes, seeds)
-        calls = int(saved.piece("calls", budget, _is_count)["number"])
+        calls = int(pieces.piece("calls", budget, _is_count)["number"])
     # One judge for all methods: measured once, on minibatches of a seed that no run has.
     judge = Measurements(problem, steps=500, lower_steps=100, seed=10_007)
     judge.measure()
     entrants, piece_count, pieces_done = [], len(fitting) * (1 + seeds), 0
     for key in fitting:
         steps = max(20, round(calls / _cost_per_iteration(problem, key)[0]))
-        tuned = saved.piece(f"{key}-steps", partial(_tune, problem, key, steps), _is_tuned)
+        tuned = pieces.piece(f"{key}-steps", partial(_tune, problem, key, steps), _is_tuned)
         pieces_done += 1
         if told is not None:
             told(f"{METHODS[key].name}: steps", pieces_done / piece_count)
         runs = []
         for seed in range(seeds):
-            make = partial(_run, problem, judge, key, tuned["settings"], seed, steps, calls)
-            runs.append(saved.piece(f"{key}-{seed}", make, _is_run))
+            make_run = partial(_run, problem, judge, key, tuned["settings"], seed, steps, calls)
+            runs.append(pieces.piece(f"{key}-{seed}", make_run, _is_run))
             pieces_done += 1
             if told is not None:
                 told(f"{METHODS[key].name}: seed {seed}", pieces_done / piece_count)
@@ -207,7 +207,7 @@ def _split_by_fit(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], 
     fitting, refused = [], {}
     for key in keys:
         try:
-            scale = Scale(key, METHODS[key].load(), 1.0, problem.dim_x)
+            scale = Scale(key, METHODS[key].load(), 1.0, problem.dim_x)  # any steps will do
             METHODS[key](**scale.settings(1.0, 100, 1.0)).check_problem(problem)
             try_problem(TorchOracle(problem), second_order=True)
             fitting.append(key)
@@ -258,18 +258,18 @@ def _run(
             two judgements.
     """
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    steps_between, lower = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
-    begin, seconds_judging = time.perf_counter(), 0.0
+    steps_between, lower_name = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
+    run_begin, seconds_judging = time.perf_counter(), 0.0
 
     def judge_here(state: State) -> None:
         """Add a row of all columns at this state; the time it takes does not count."""
         nonlocal seconds_judging
         now = time.perf_counter()
-        value, y = judge.judged_loss(state.x, state.values[lower])
+        value, y = judge.judged_loss(state.x, state.values[lower_name])
         slope = math.inf
         if math.isfinite(value):
             slope = float(judge.hypergradient(state.x, y).norm())
-        row = state.total_calls, now - begin - seconds_judging, state.x_epochs, value, slope
+        row = state.total_calls, now - run_begin - seconds_judging, state.x_epochs, value, slope
         for name, number in zip(columns, row, strict=True):
             columns[name].append(float(number))
         seconds_judging += time.perf_counter() - now

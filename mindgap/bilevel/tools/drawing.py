@@ -42,7 +42,7 @@ def draw_history(rows: Sequence[dict[str, float]], against: str = "calls") -> st
     panels: list[str] = []
     for name in (name for name in rows[0] if name not in AXES):
         points = [(row[against], row[name]) for row in rows if math.isfinite(row[name])]
-        curve = Curve(name, [a for a, _ in points], [b for _, b in points])
+        curve = Curve(name, [x for x, _ in points], [y for _, y in points])
         panels.append(chart([curve], f"{name} against {AXES[against]}", AXES[against], len(panels)))
     size = f"viewBox='0 0 {WIDE} {HIGH * len(panels)}' width='{WIDE}'"
     return f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{''.join(panels)}</svg>"
@@ -58,8 +58,8 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
         x_label: below the horizontal axis.
         place: number of the chart in a column of them.
     """
-    xs = [x for c in curves for x in c.across]
-    ys = [y for c in curves for values in (c.up, c.low, c.high) for y in values]
+    xs = [x for curve in curves for x in curve.across]
+    ys = [y for curve in curves for values in (curve.up, curve.low, curve.high) for y in values]
     head = (
         f"<svg xmlns='http://www.w3.org/2000/svg' y='{HIGH * place}' viewBox='0 0 {WIDE} {HIGH}' "
         f"width='{WIDE}' height='{HIGH}' role='img' font-size='11'><title>{escape(title)}</title>"
@@ -73,7 +73,7 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
     end, span, bottom, right = max(xs) or 1.0, (high - low) or 1.0, HIGH - BELOW, WIDE - RIGHT
 
     def points(across: Sequence[float], up: Sequence[float]) -> list[str]:
-        """Pixels "x,y" of the points of a curve."""
+        """Pixels "x,y" of the points of a curve, for the bounds above."""
         heights = [(math.log10(y) if is_logarithmic else y) - low for y in up]
         return [
             f"{LEFT + (right - LEFT) * x / end:.1f},{bottom - (bottom - ABOVE) * h / span:.1f}"
@@ -81,7 +81,7 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
         ]
 
     body = f"<path d='M{LEFT},{ABOVE}V{bottom}H{right}' fill='none' stroke='#888'/>"
-    for k in range(5):  # five numbers at each axis
+    for k in range(5):  # five numbers at each axis; 6, 4 and 14 move the texts, in pixels
         height, y = low + span * k / 4, bottom - (bottom - ABOVE) * k / 4
         label = f"{10**height if is_logarithmic else height:.3g}"
         body += f"<text x='{LEFT - 6}' y='{y + 4:.0f}' text-anchor='end'>{label}</text>"
@@ -90,16 +90,17 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
     heading = escape(title) + (" (logarithmic)" if is_logarithmic else "")
     body += f"<text x='{LEFT}' y='{bottom + 30}'>{escape(x_label)}</text>"
     body += f"<text x='{LEFT}' y='11'>{heading}</text>"
-    for number, c in enumerate(curves):
+    for number, curve in enumerate(curves):
         colour = COLOURS[number % len(COLOURS)]
         dash = " stroke-dasharray='5 3'" if number >= len(COLOURS) else ""
-        band = " ".join(points(c.across, c.high) + points(c.across, c.low)[::-1])
+        # Around the band: along its upper edge, and back along the lower one.
+        band = " ".join(points(curve.across, curve.high) + points(curve.across, curve.low)[::-1])
         if band:
             body += f"<polygon points='{band}' fill='{colour}' opacity='0.15'/>"
-        line = " ".join(points(c.across, c.up))
+        line = " ".join(points(curve.across, curve.up))
         body += (
             f"<polyline points='{line}' fill='none' stroke='{colour}' stroke-width='1.6'{dash}/>"
         )
         place_of_name = f"x='{right + 8}' y='{20 + 15 * number}' fill='{colour}'"
-        body += f"<text {place_of_name}>{escape(c.name)}</text>"
+        body += f"<text {place_of_name}>{escape(curve.name)}</text>"
     return f"{head}{body}</svg>"

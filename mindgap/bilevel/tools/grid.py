@@ -125,13 +125,13 @@ def sweep(
     check_count("steps", steps)
     every = max(1, steps // 10) if every is None else check_count("every", every)
     seed_list = _seeds(seeds)
-    listed = [methods] if isinstance(methods, (str, Method)) else methods
-    if not isinstance(listed, (list, tuple)) or not listed:
+    method_list = [methods] if isinstance(methods, (str, Method)) else methods
+    if not isinstance(method_list, (list, tuple)) or not method_list:
         fail("methods", "must be methods or keys of METHODS", methods)
     points = _points(grid)
-    known = {name for method in listed for name in _setting_names(method)}
+    known_names = {name for method in method_list for name in _setting_names(method)}
     for name in points[0]:
-        if name not in known:
+        if name not in known_names:
             fail("grid", "must name settings of the methods", name)
     if metric is not None and not callable(metric):
         fail("metric", "must be a function of x and y", metric)
@@ -140,10 +140,10 @@ def sweep(
     times = {*range(0, steps, every), steps}
     if keep < 1.0:
         times |= _cuts(steps)
-    form = _Form(problem, seed_list, np.array(sorted(times)), metric, backend, keep)
+    setup = _Setup(problem, seed_list, np.array(sorted(times)), metric, backend, keep)
     records = _Records(folder, problem, metric)
     swept = {}
-    for method in listed:
+    for method in method_list:
         names = _setting_names(method)
         for f in fields(METHODS[method].load()) if isinstance(method, str) else ():
             has_no_default = f.default is f.default_factory is MISSING
@@ -156,8 +156,8 @@ def sweep(
                 own_points.append(own_point)
         make = METHODS[method] if isinstance(method, str) else partial(replace, method)
         name = method if isinstance(method, str) else type(method).__name__
-        made = [make(**point) for point in own_points]
-        swept[name] = _sweep_method(form, name, own_points, made, records)
+        own_methods = [make(**point) for point in own_points]
+        swept[name] = _sweep_method(setup, name, own_points, own_methods, records)
     return swept
 
 
@@ -201,7 +201,7 @@ def _setting_names(method: str | Method) -> set[str]:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _Setup:
     """What all runs of a sweep have in common."""
 
     problem: BilevelProblem
@@ -229,14 +229,14 @@ Reading = tuple[int, Floats, Floats]
 class _Records:
     """Readings of sweeps in a file, so that a sweep that is there is not run again.
 
-    Without a folder nothing is read or written. ``of`` names the problem and the metric.
+    Without a folder nothing is read or written.
     """
 
     def __init__(
         self, folder: str | Path | None, problem: BilevelProblem, metric: Metric | None
     ) -> None:
         self.path: Path | None = None
-        self.of: list[Any] = []
+        self.of: list[Any] = []  # texts of the problem and the metric
         if folder is None:
             return
         check_path("folder", folder)
@@ -245,14 +245,14 @@ class _Records:
         of = belongs_to(METHODS["soba"](lr_x=1.0, lr_y=1.0), problem)  # marks name the methods run
         self.of = [of, getattr(metric, "__qualname__", repr(type(metric)))]
 
-    def mark(self, methods: list[Method], form: _Form) -> str:
+    def mark(self, methods: list[Method], setup: _Setup) -> str:
         """A hash that identifies one group of runs; empty without a file."""
         if self.path is None:
             return ""
-        text = [self.of, [repr(m) for m in methods], form.seeds, form.times.tolist(), form.keep]
-        return sha256(json.dumps(text).encode()).hexdigest()[:24]
+        parts = [self.of, [repr(m) for m in methods], setup.seeds, setup.times.tolist(), setup.keep]
+        return sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
-    def read(self, mark: str, form: _Form) -> list[Reading]:
+    def read(self, group_hash: str, setup: _Setup) -> list[Reading]:
         """The readings of a group if all of them are there, else none."""
         if self.path is None or not self.path.exists():
             return []
@@ -262,23 +262,23 @@ class _Records:
                 row = json.loads(line)
             except ValueError:  # the last line of a run that was killed
                 continue
-            if row["of"] == mark:
-                values, calls = (np.array(row[k], dtype=float) for k in ("values", "calls"))
+            if row["of"] == group_hash:
+                values, calls = (np.array(row[key], dtype=float) for key in ("values", "calls"))
                 readings[row["iteration"]] = row["iteration"], values, calls
-        times = form.times.tolist()
+        times = setup.times.tolist()
         return [readings[t] for t in times] if set(readings) == set(times) else []
 
-    def write(self, mark: str, name: str, reading: Reading) -> None:
+    def write(self, group_hash: str, name: str, reading: Reading) -> None:
         """Append a reading of runs of the method ``name`` to the file, if there is one."""
         if self.path is None:
             return
         t, values, calls = reading
-        row = {"of": mark, "method": name, "iteration": int(t)}
+        row = {"of": group_hash, "method": name, "iteration": int(t)}
         numbers = {"values": _as_json(values), "calls": _as_json(calls)}
         # A line that a killed run left unfinished is ended first.
-        ended = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
+        is_ended = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
         with self.path.open("a") as file:
-            file.write(("" if ended else "\n") + json.dumps({**row, **numbers}) + "\n")
+            file.write(("" if is_ended else "\n") + json.dumps({**row, **numbers}) + "\n")
 
 
 def _as_json(values: Floats) -> list[list[float | None]]:
@@ -287,7 +287,7 @@ def _as_json(values: Floats) -> list[list[float | None]]:
 
 
 def _sweep_method(
-    form: _Form, name: str, points: list[dict[str, Any]], methods: list[Method], records: _Records
+    setup: _Setup, name: str, points: list[dict[str, Any]], methods: list[Method], records: _Records
 ) -> SweptMethod:
     """Values and calls of one method at every point with every seed, from the records where they
     are there, else from new runs, which are recorded.
@@ -295,27 +295,27 @@ def _sweep_method(
     Args:
         points, methods: settings of each point, and the method they make.
     """
-    shape = (len(form.times), len(form.seeds), len(points))
+    shape = (len(setup.times), len(setup.seeds), len(points))
     values, calls = np.full(shape, np.nan), np.full(shape, np.nan)
-    groups = groups_of(methods, form.backend)
-    if form.keep < 1.0 and not _is_compiled(form.backend):
+    groups = groups_of(methods, setup.backend)
+    if setup.keep < 1.0 and not _is_compiled(setup.backend):
         # Points that compete for going on are run side by side.
         groups = [list(range(len(methods)))]
     for group in groups:
         group_methods = [methods[i] for i in group]
-        mark = records.mark(group_methods, form)
-        readings = records.read(mark, form)
+        group_hash = records.mark(group_methods, setup)
+        readings = records.read(group_hash, setup)
         if not readings:
-            compiled = _is_compiled(form.backend) and group_methods[0].plan().growing is None
-            for reading in (_one_program if compiled else _one_by_one)(form, group_methods):
-                records.write(mark, name, reading)
+            compiled = _is_compiled(setup.backend) and group_methods[0].plan().growing is None
+            for reading in (_one_program if compiled else _one_by_one)(setup, group_methods):
+                records.write(group_hash, name, reading)
                 readings.append(reading)
         for i, (_, group_values, group_calls) in enumerate(readings):
             values[i][:, group], calls[i][:, group] = group_values, group_calls
     values[~np.isfinite(values)] = np.nan
     mean_calls = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in calls])
     return SweptMethod(
-        name, tuple(points), tuple(methods), tuple(form.seeds), form.times, mean_calls, values
+        name, tuple(points), tuple(methods), tuple(setup.seeds), setup.times, mean_calls, values
     )
 
 
@@ -338,47 +338,47 @@ def groups_of(methods: list[Method], backend: Backend | None) -> list[list[int]]
     return list(groups.values())
 
 
-def _one_program(form: _Form, methods: list[Method]) -> Iterator[Reading]:
+def _one_program(setup: _Setup, methods: list[Method]) -> Iterator[Reading]:
     """Yield the reading of each time; all methods run with all seeds in one compiled program."""
     from mindgap.bilevel.backends.many import ManyRuns  # needs JAX
 
-    backend: Any = form.backend
-    runs = ManyRuns(backend, form.problem, methods, form.seeds)
+    backend: Any = setup.backend
+    runs = ManyRuns(backend, setup.problem, methods, setup.seeds)
     lower, running = lower_variable_of(methods[0]), list(range(len(methods)))
-    for t in form.times:
+    for t in setup.times:
         runs.run(int(t) - runs.t)
-        if form.metric is None:
+        if setup.metric is None:
             readings = runs.losses(lower)
         else:
             x, y = (runs.oracle.to_torch(runs.values[key]) for key in ("x", lower))
             readings = np.empty(x.shape[:2])
-            for s, p in np.ndindex(readings.shape):
-                readings[s, p] = _measure(form.metric, x[s, p], y[s, p])
-        values, calls = (np.full((len(form.seeds), len(methods)), np.nan) for _ in range(2))
+            for s, p in np.ndindex(readings.shape):  # numbers of seed and point
+                readings[s, p] = _measure(setup.metric, x[s, p], y[s, p])
+        values, calls = (np.full((len(setup.seeds), len(methods)), np.nan) for _ in range(2))
         values[:, running] = readings
         calls[:, running] = np.array(runs.calls, float)[:, None]
         yield int(t), values, calls
-        surviving = form.surviving(int(t), readings)
+        surviving = setup.surviving(int(t), readings)
         if len(surviving) < len(running):
             runs.keep_points(surviving)
             running = [running[i] for i in surviving]
 
 
-def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Reading]:
+def _one_by_one(setup: _Setup, methods: list[Method]) -> Iterator[Reading]:
     """Yield the reading of each time; before it every run is continued to that time, one after the
     other. NaN for a run that went wrong.
     """
-    problem, metric = form.problem, form.metric
+    problem, metric = setup.problem, setup.metric
     states: dict[tuple[int, int], State | None] = {}  # (seed, point) -> state; None: went wrong
     running = list(range(len(methods)))
-    for t in form.times:
-        values, calls = (np.full((len(form.seeds), len(methods)), np.nan) for _ in range(2))
-        for (s, seed), p in itertools.product(enumerate(form.seeds), running):
+    for t in setup.times:
+        values, calls = (np.full((len(setup.seeds), len(methods)), np.nan) for _ in range(2))
+        for (s, seed), p in itertools.product(enumerate(setup.seeds), running):
             state, method = states.get((s, p)), methods[p]
             if (s, p) in states and state is None:
                 continue
             start = {"seed": seed} if state is None else {"start": state}
-            solution = solve(problem, method, int(t), backend=form.backend, **start)
+            solution = solve(problem, method, int(t), backend=setup.backend, **start)
             states[s, p] = None
             if solution.ok:
                 states[s, p] = state = solution.state
@@ -387,4 +387,4 @@ def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Reading]:
                 loss = problem.loss("upper", x, y) if metric is None else _measure(metric, x, y)
                 values[s, p], calls[s, p] = float(loss), state.total_calls
         yield int(t), values, calls
-        running = [running[i] for i in form.surviving(int(t), values[:, running])]
+        running = [running[i] for i in setup.surviving(int(t), values[:, running])]

@@ -160,6 +160,7 @@ class Scale:
             lr_x = first_step
         elif self.fixed_length:  # Adam moves every coordinate by its step
             lr_x = first_step / math.sqrt(self.dim)
+        # lr_y, lr_z, lr_x and its range, then what they follow from; Phi's curvature is unknown: 1.
         advice = StepAdvice(
             *(lr_y, lr_y, plain_rate, (plain_rate, plain_rate)),
             *(self.curvature, self.gradient_norm, 1.0, self.dim),
@@ -186,7 +187,7 @@ class Measurements:
         self.lower_steps = lower_steps
         self.oracle = TorchOracle(problem)
         try_problem(self.oracle, seed)
-        self.oracle.take_calls()
+        self.oracle.take_calls()  # those of the trial do not count
         self.loss_count = 0  # evaluations of the upper loss on a minibatch
         self.follow_steps = min(max(round(steps * FOLLOW), 16), 100)  # before a point is judged
         count = min(problem.upper_data.batches, JUDGED_BATCHES)
@@ -240,13 +241,14 @@ class Measurements:
         curvature = self.largest_curvature(self.x, self.y0)
         if not (math.isfinite(curvature) and curvature > 0):
             fail("lower", "must have positive curvature in y at the start", curvature)
-        for _ in range(4):  # y may come to where the curvature is larger: then again, more slowly
+        # y may come to where the curvature is larger, or to infinity: then again, more slowly.
+        for _ in range(4):
             y_near = self.descend(self.x, self.y0, self.lower_samples, LR_SHARE / curvature)
             is_finite = bool(y_near.isfinite().all())
             curvature_near = self.largest_curvature(self.x, y_near, 2) if is_finite else math.inf
             is_alike = curvature_near <= 1.5 * curvature
-            grown = curvature_near if math.isfinite(curvature_near) else 4 * curvature
-            curvature = max(curvature, grown)
+            next_curvature = curvature_near if math.isfinite(curvature_near) else 4 * curvature
+            curvature = max(curvature, next_curvature)
             if is_alike:
                 break
         self.curvature, self.lr_y = curvature, LR_SHARE / curvature
@@ -287,7 +289,7 @@ class Measurements:
         """
         loss_here = self.judged_loss(self.x, self.y_near)[0]
         loss_at: dict[float, float] = {}  # distance -> upper loss
-        distance = 0.25 * math.sqrt(len(u))
+        distance = 0.25 * math.sqrt(len(u))  # 1/4 per coordinate, as root mean square
 
         def loss_after(distance: float) -> float:
             """The upper loss at a distance along u; evaluated once, then read from ``loss_at``."""
@@ -389,7 +391,7 @@ class Race:
         if not solved:
             self.seeds += 1
         for end in (steps,) if solved else (steps // 2, steps):
-            seed = None if state else self.seed + 100 + self.seeds
+            seed = None if state else self.seed + 100 + self.seeds  # a state has its own
             solution = solve(problem, method, end, seed=seed, start=state, **self.options)
             state = solution.state
             x = state.oracle.to_torch(state.values["x"])
@@ -467,7 +469,7 @@ class Race:
             steps: iterations of each run.
         """
         best = self.run({**settings, "lr_x": lr_x}, steps, solved=False)
-        ratio = RATE_RATIO
+        ratio = RATE_RATIO  # of the faster run below; 2 once the rate had to be lowered
         while not self.ends_below_start(best) and self.can_afford(steps, LEAST_LAST):
             lr_x, ratio = lr_x / RATE_RATIO, 2.0
             best = self.run({**settings, "lr_x": lr_x}, steps, solved=False)
@@ -490,13 +492,14 @@ class Race:
         """
         settings, fixed_length = dict(best.settings), self.scale.fixed_length
         rate = settings["lr_x"]
+        # Trials at the next rates above; 1.1 allows for rounding.
         next_rates = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * RATE_RATIO * rate]
         late_gain, gain = best.halfway - best.value, self.measured.start_loss - best.value
         if not self.ends_below_start(best):  # nothing was seen to help: almost stay
             settings["lr_x"] = rate / 64.0
         elif any(not math.isfinite(t.value) for t in next_rates):
             settings["lr_x"] = rate / (2.0 if fixed_length else RATE_RATIO)
-        elif fixed_length and late_gain < 0.2 * gain:
+        elif fixed_length and late_gain < 0.2 * gain:  # most was gained early: far enough
             settings["lr_x"] = rate / 2.0
         settings["lr_x"] = self.surviving_rate(settings, best)
         return {name: float(f"{value:.4g}") for name, value in settings.items()}
@@ -514,7 +517,7 @@ class Race:
         fixed_length, noise = self.scale.fixed_length, NOISE * abs(start)
         # A method that keeps z runs into trouble when z lags, which a much faster run passes by.
         multiple = 2.0 if fixed_length or "lr_z" in self.scale.setting_fields else RATE_RATIO
-        lowest_rate, shortest = 1e-3 * rate, LEAST_LAST * self.run_steps
+        lowest_rate, shortest = 1e-3 * rate, LEAST_LAST * self.run_steps  # shortest: of a trial
         while rate > lowest_rate:
             steps = round(min(max(self.steps_left(), shortest), LAST * self.run_steps))
             trial = self.run({**settings, "lr_x": multiple * rate}, steps, solved=False)
@@ -551,7 +554,7 @@ def race_steps(
     race = Race(measured, key, class_or_method, backend, seed)
     lr_x = race.first_rung(max(4, round(steps * FIRST)))
     if race.scale.fixed_length:
-        lr_x /= 2.0
+        lr_x /= 2.0  # such steps do not get shorter near the solution
     others = race.tried[-1].settings  # alike in all runs, but for lr_x
     best = race.second_rung(lr_x, others, max(8, round(steps * SECOND)))
     settings = race.final_settings(best)

@@ -173,8 +173,8 @@ class MetaLearner(Method[Values, TaskDraws]):
         super().check_problem(problem)
         upper_data, lower_data = problem.upper_data, problem.lower_data
         task_counts = [
-            d.batches if isinstance(d, Batches) and d.order == "partition" else None
-            for d in (upper_data, lower_data)
+            data.batches if isinstance(data, Batches) and data.order == "partition" else None
+            for data in (upper_data, lower_data)
         ]
         if None in task_counts or task_counts[0] != task_counts[1]:
             rule = "must hold the same tasks at both levels (see task_problem)"
@@ -202,7 +202,7 @@ class MetaLearner(Method[Values, TaskDraws]):
             return replace(self.move_x(oracle, v, d_x, s.lr_x), y=y)
 
         def step(y: Array, _: int) -> Array:
-            # y of all tasks after one step
+            # y of all tasks after one step at x, each on its part of ``sample``
             return oracle.move_y(y, oracle.lower(x, y, sample), s.lr_y)
 
         def solve(hessian: Product, f_y: Array) -> Array:
