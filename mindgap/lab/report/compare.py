@@ -61,7 +61,7 @@ class Comparison:
 
 
 def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
-    """Compare two folders of records, study by study and curve by curve.
+    """Compare two folders of records, ``a`` and ``b``, study by study and curve by curve.
 
     Two curves differ beyond seed noise if Welch's t of their means exceeds its quantile at some
     place. ``level`` is divided by the number of places (Bonferroni): at most this share of equal
@@ -71,6 +71,7 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     in_a = {(study.name, study.scale): study for study in load(a)}
     in_b = {(study.name, study.scale): study for study in load(b)}
     common = [key for key in in_a if key in in_b]
+    # A key is (study, scale).
     return Comparison(
         verdicts=tuple((*key, _verdict(in_a[key]), _verdict(in_b[key])) for key in common),
         curves=tuple(
@@ -105,6 +106,7 @@ def _differences(a: Loaded, b: Loaded, level: float) -> list[Difference]:
 def _curves(study: Loaded, method: str, x: str, y: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """One curve (x, y) per run of a method that recorded both columns."""
     panels = [Readings(run).panels(x, y, "") for run in study.runs if run.header.method == method]
+    # Without a facet a run has one panel, whose title is "", or none.
     return [panels_of_run[""] for panels_of_run in panels if panels_of_run]
 
 
@@ -149,11 +151,13 @@ def difference(
     if not unequal.any():
         return unjudged
     if min(stats_a["n"].min(), stats_b["n"].min()) < 2:
+        # No deviation is known: the place of the largest relative difference stands for the worst.
         relative = np.where(unequal, gap / np.maximum(size, 1e-300), -1)
         return difference_at(np.argmax(relative), "too few seeds", math.nan)
     welch_t, degrees = _welch(gap, stats_a, stats_b)
     welch_t = np.where(unequal, welch_t, 0.0)
-    # Two-sided, and divided by the number of places that are compared (Bonferroni).
+    # t over its quantile: two-sided, the level divided by the number of places that are compared
+    # (Bonferroni). Above 1 the means differ by more than noise.
     excess = welch_t / student.ppf(1 - level / len(compared) / 2, degrees)
     worst = np.argmax(excess)
     outcome = "differs" if excess[worst] > 1 else "within noise"

@@ -110,7 +110,7 @@ class Drawing:
     @property
     def colours(self) -> list[int | None]:
         """The number of each method's colour in :data:`LIGHT`; ``None``: grey."""
-        coloured = self.accent or self.methods
+        coloured = self.accent or self.methods  # the methods that have a colour
         return [
             coloured.index(method) % len(LIGHT) if method in coloured else None
             for method in self.methods
@@ -158,6 +158,7 @@ class Drawing:
         column = "mean" if self.average == "mean" else "q50"
         searched = self.axes[0].name in SEARCHED
         values = series.columns[column]
+        # ``series.ends``, where kept, has the statistics of the runs' own last values.
         if series.ends and not searched:
             values = np.array([series.ends[column]])
         finite = values[np.isfinite(values)]
@@ -292,6 +293,7 @@ def draw(
     drawn_axes = []
     for name, label in labels.items():
         axis = _axis(name, label, figure, runs, methods, titles, budget)
+        # An axis other than the figure's own is offered only where its quantity varies.
         x_varies = any(np.ptp(series.columns["x"]) > 0 for series in axis.series if len(series))
         if name == figure.x or x_varies:
             drawn_axes.append(axis)
@@ -338,7 +340,7 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
     series = []
     for method, search in tuning.methods.items():
         best = np.minimum.accumulate([float(trial.value) for trial in search.trials])
-        # Statistics of a has_no_band run: no deviation, and all quantiles are the value.
+        # The statistics of a single run: no deviation, and all quantiles are the value.
         columns = {"x": np.arange(1.0, len(best) + 1), "mean": best, "n": np.ones(len(best))}
         columns |= {"sd": np.zeros(len(best)), "q10": best, "q50": best, "q90": best}
         series.append(Series(method, "", columns))
@@ -365,7 +367,7 @@ def _axis(
         budget: points to keep, shared by all series.
     """
     run_series = _series_of_runs(name, figure, runs, methods, facets)
-    points_per_run = max(budget // max(len(run_series), 1), 12)
+    points_per_run = max(budget // max(len(run_series), 1), 12)  # at least 12, however many runs
     if figure.kind == "points":
         return Axis(name, label, tuple(thin_points(run, points_per_run) for run in run_series))
     buckets_per_run = max(points_per_run // 4, 3)  # a bucket keeps four points
@@ -374,7 +376,8 @@ def _axis(
     curves_of = grouped(  # (method, panel) -> its curves
         ((run.method, run.facet), (run.columns["x"], run.columns["y"])) for run in run_series
     )
-    buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)  # statistics keep six points
+    # Statistics keep six points per bucket; 6 to 200 buckets per curve.
+    buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)
     statistics = []
     for (method, facet), curves in curves_of.items():
         over_all_seeds = Series(method, facet, over_seeds(curves), ends=end_values(curves))

@@ -24,7 +24,7 @@ SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
 #: fields of a tooltip channel in the wrong place and shows "undefined".
 TOOLTIP = {"content": "data"}
 FIT = {"type": "fit", "contains": "padding"}
-BY_SERIES = {"field": "r", "type": "nominal"}
+BY_SERIES = {"field": "r", "type": "nominal"}  # ``r`` of :func:`view_rows`: one line per series
 
 
 def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ def _frame(drawing: Drawing, subtitle: str, line_length: int = 78) -> dict[str, 
 
 
 def _panels(drawing: Drawing) -> dict[str, Any]:
-    """The channel that splits a figure into panels."""
+    """The channel that splits a figure into panels, by the rows' ``f``, in the figure's order."""
     return {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}
 
 
@@ -193,7 +193,9 @@ def _x_channel(drawing: Drawing, axis: Axis, *, own: bool) -> dict[str, Any]:
 
 
 def _by_method(drawing: Drawing, values: Sequence[Any]) -> dict[str, Any]:
-    """A channel (colour, shape, dash) with its legend; ``values`` has one entry per method."""
+    """A channel (colour, shape, dash) by the rows' method ``m``, with its legend; ``values`` has
+    one entry per method.
+    """
     return {
         "field": "m",
         "type": "nominal",
@@ -226,7 +228,7 @@ def _point_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[
 
 def _path_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
     """The layers of a path: a line through the rows in their order, and invisible points that show
-    the row pointed at. ``y`` is the vertical channel.
+    the row pointed at. ``y`` is the vertical channel; the rows' ``o`` is their place in the path.
     """
     in_order = {"order": {"field": "o", "type": "quantitative"}}
     line = {
@@ -260,7 +262,9 @@ def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[s
 
 
 def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
-    """A layer of points, each of which is visible only while the pointer is near it."""
+    """A layer of points, each of which is visible only while the pointer is near it; ``y`` is the
+    vertical channel. The page's script marks rows with a text to show by ``h``; a picture has none.
+    """
     nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
     return {
         "transform": [{"filter": "datum.h"}],
@@ -276,8 +280,8 @@ def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
 
 def _highlight(width: float) -> dict[str, Any]:
     """Channels of opacity and stroke width of lines. While a method is pointed at (``lit``), the
-    lines of the others fade. That line and those that the claim is about have the given width, the
-    others 1.
+    lines of the others fade. That line and those that the claim is about (their rows' ``k``) have
+    the given width, the others 1.
     """
     return {
         "opacity": {
@@ -351,6 +355,7 @@ def _rank_layers(
         rows: of :func:`_rank_rows`.
         x: the channel of the values, without its field.
     """
+    # ``v``, ``lo`` and ``hi`` are fields of ``rows``, ``s`` is one of the seeds' rows.
     point = {"type": "point", "filled": True, "size": 80, "opacity": 1, "tooltip": TOOLTIP}
     layers: list[dict[str, Any]] = [{"mark": point, "encoding": {"x": {**x, "field": "v"}}}]
     seeds = _seed_ends(drawing)
@@ -360,7 +365,7 @@ def _rank_layers(
             "mark": {"type": "tick", "thickness": 2, "height": 12},
             "encoding": {"x": {**x, "field": "s"}},
         }
-        layers.insert(0, ticks_of_seeds)
+        layers.insert(0, ticks_of_seeds)  # below the points
     if any("lo" in row for row in rows):
         interval = {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}}
         layers.insert(0, {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval})
@@ -552,6 +557,7 @@ def scale_of_names(names: Sequence[str]) -> dict[str, Any]:
     labels = json.dumps([name.split("\n") for name in names], ensure_ascii=False)
     angle = {"labelAngle": -35} if len(names) > 4 else {}
     return {
+        # Half a place is left free at both ends.
         "scale": {"type": "linear", "domain": [-0.5, len(names) - 0.5], "nice": False},
         "axis": {
             "values": list(range(len(names))),
@@ -581,7 +587,8 @@ def log_labels(channel: str, *, own: bool = False) -> str:
     """The Vega expression for the label of a tick on a logarithmic axis, as :func:`ticks` describes
     it. It looks at how many powers of ten the axis spans when it is drawn.
     """
-    domain = f"domain('{'child_' if own else ''}{channel}')"  # ends of the axis
+    # The ends of the axis; Vega-Lite puts "child_" before the name of a panel's own scale.
+    domain = f"domain('{'child_' if own else ''}{channel}')"
     decades = f"(log({domain}[1] / {domain}[0]) / LN10)"
     labelled = f"indexof({decades} > 2.2 ? [1] : [1, 2, 5], {_DIGIT}) >= 0"
     return f"{decades} < 0.5 || {labelled} ? {_LABEL} : ''"

@@ -76,7 +76,7 @@ def _end_words(drawing: Drawing, ends: dict[str, float], average: str) -> str:
         ends: method -> its end value.
         average: ``"mean "`` or ``"median "``, which stands before the first number; or empty.
     """
-    stressed = [method for method in drawing.accent if method in ends]
+    stressed = [method for method in drawing.accent if method in ends]  # stand by themselves
     if not stressed and len(ends) <= 3:
         stressed = list(ends)
     others = {method: end for method, end in ends.items() if method not in stressed}
@@ -164,6 +164,7 @@ def _panel_words(drawing: Drawing, values: _Ends, at: str, average: str) -> str:
         low, high = number(min(values.values())), number(max(values.values()))
         span = f"{low} to {high}" if low != high else low
         return f"{at}: {average}{span} over {len(drawing.facets)} panels"
+    # The best method's value of each panel.
     best_of, best_word = (max, "highest") if drawing.more_is_better else (min, "lowest")
     keys_of = [[key for key in values if key[1] == facet] for facet in drawing.facets]
     best_keys = [best_of(keys, key=values.__getitem__) for keys in keys_of if keys]

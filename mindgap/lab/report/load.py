@@ -100,6 +100,7 @@ def load_study(folder: Path) -> Loaded:
     verdict = read(Verdict, VERDICT_FILE, NO_VERDICT)
     if description.files and verdict.files and description.files != verdict.files:
         verdict = NO_VERDICT  # it rests on other runs than those planned last
+    # Empty where neither lists its files: then all are read.
     planned_files = set(description.files or verdict.files)
     all_paths = sorted(folder.glob("*.jsonl"))
     paths = [path for path in all_paths if not planned_files or path.name in planned_files]
@@ -109,6 +110,7 @@ def load_study(folder: Path) -> Loaded:
             runs.append(read_run(path))
         except RecordError as error:
             problems.append(str(error).replace(f"{folder}/", ""))
+    # The study's order of methods.
     rank = {method: number for number, method in enumerate(description.methods)}
     runs.sort(
         key=lambda run: (

@@ -120,6 +120,7 @@ def render(
     """
     page_sections = sections(studies, anchors(studies), drawings)
     summary = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
+    # ``panels`` of effects, and the outcomes that have none.
     panels, without_effect = strips(summary.outcomes)
     names_without = {outcome.name for outcome in without_effect}
     papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in page_sections if s.paper}
@@ -230,6 +231,7 @@ def encode(drawing: Drawing) -> dict[str, Any]:
             keys["ends"] = dict(zip(series.ends, six_digits(np.array(list(series.ends.values())))))
         return keys | {name: six_digits(series.columns[name]) for name in names}
 
+    # The columns that are stored: without a band the mean alone, for other kinds than lines y.
     names = ("x", "mean") if drawing.has_no_band else ("x", *STATISTICS)
     if drawing.kind != "lines":
         names = ("x", "y")

@@ -26,7 +26,7 @@ class Section:
     def __init__(self, study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> None:
         self.study, self.anchor, self.drawings = study, anchor, drawings
         self.about, self.verdict = study.description, study.verdict
-        self.word = study.verdict.verdict
+        self.word = study.verdict.verdict  # such as "holds"; ``said`` words it for readers
         self.where = f"{study.name}, {study.scale}"
         self.claim = self.about.claim
         model = study.verdict.model or self.about.model
@@ -41,6 +41,7 @@ class Section:
         if self.word == "not trained":
             self.decisive = [study.verdict.gate]
         self.trust = trust(study.verdict)
+        # A source is "paper, place in it"; ``paper`` is the short name.
         self.paper, _, place = self.about.source.partition(", ")
         paper_title = PAPERS.get(self.paper, self.paper)
         self.source = f"{paper_title}, {place}" if place else paper_title
@@ -52,6 +53,7 @@ class Section:
         self.corrected = SAID.get(as_corrected, "")
 
     def __getattr__(self, name: str) -> Any:
+        """Every attribute that is not set above, of the study."""
         return getattr(self.study, name)
 
 
@@ -89,7 +91,7 @@ def sections(
     main_sections = []
     for at_scales in by_name.values():
         at_scales.sort(key=lambda section: worth(section.scale, section.verdict))
-        *others, main = at_scales
+        *others, main = at_scales  # ``worth`` ascends: the last counts most
         main.others = others[::-1]
         main_sections.append(main)
     return main_sections

@@ -78,6 +78,7 @@ def _kinds_of_lines(answer: dict[str, Any]) -> dict[str, str]:
     if not decision:
         return {}
     kinds = {decision["setting"]: "best"}
+    # The recommended setting may be the baseline itself; it then stays "best".
     kinds.setdefault(decision["baseline"], "baseline")
     return {name: kind for name, kind in kinds.items() if name}
 
@@ -121,6 +122,7 @@ class _Plane:
         least, upper_decile = losses[0], losses[int(0.9 * (len(losses) - 1))]
         height = math.log if least > 0 else float
         low, high = height(least), height(max(start, upper_decile))
+        # The 1e-6 keeps the plane's height above 0 where all losses are equal.
         last_step = max(step for _, points in curves for step, _ in points)
         return _Plane(low, max(high, low + 1e-6), last_step, least > 0)
 
@@ -129,6 +131,7 @@ class _Plane:
         loss above the top or below the bottom is drawn there.
         """
         height = math.log(loss) if self.is_log else loss
+        # The share of the way from the bottom to the top; y counts downwards.
         share = min(1.0, max(0.0, (height - self.low) / (self.high - self.low)))
         x = _LEFT + step / self.last_step * (_WIDTH - _LEFT - _RIGHT)
         return x, _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
@@ -172,6 +175,7 @@ def _grid(plane: _Plane) -> Iterator[str]:
     for share in (0, 0.25, 0.5, 0.75, 1):
         loss = plane.loss_at(share)
         _, y = plane.place(0, loss)
+        # The same share of both axes: of the height for the loss, of the width for the step.
         yield f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
         yield f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end'>{loss:.2g}</text>"
         x, step = _LEFT + share * (_WIDTH - _LEFT - _RIGHT), share * plane.last_step

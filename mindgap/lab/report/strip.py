@@ -33,6 +33,7 @@ class Row:
 
     @property
     def width(self) -> float:
+        """Length of the interval in percent of the axis."""
         return self.high - self.low
 
     @property
@@ -91,6 +92,7 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
             if outcome.effect is not None and outcome.effect.unit == unit
         )
         if rows:
+            # No effect is a ratio of 1, or a difference or correlation of 0.
             ticks = tuple((axis.percent(t), f"{t:g}".replace("-", "−")) for t in axis.ticks)
             panels.append(Panel(axis.title, ticks, axis.percent(1.0 if axis.log else 0.0), rows))
     return panels, [outcome for outcome in on_networks if outcome.effect is None]

@@ -53,6 +53,7 @@ def render(survey: Survey) -> str:
     """
     findings = diagnose(survey)
     failures = [_FAILURES.get(f.assumption, f"{f.assumption} fails") for f in findings if f.fails]
+    # In the call below ``model`` is taken out of ``about`` before the rest of it is listed.
     about = dict(survey.about)  # what the page says of the model; its name goes to the title
     return str(
         template("survey.html").render(
@@ -150,6 +151,7 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
         for law, key in (("Gaussian", "gaussian"), (f"stable, index {data['alpha']:.2f}", "stable"))
         for low, high, density in zip(edges, edges[1:], data[key])
     ]
+    # The bins are ready: a bar reaches from ``low`` to ``high``.
     x = {
         "field": "low",
         "type": "quantitative",
@@ -240,6 +242,7 @@ def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
         data: one row per number of ``samples``, in rising order, with the estimates.
     """
     on_most = data[-1]  # the estimates on the most samples
+    # An estimate that is 0 or not finite on the most samples has no share and is left out.
     names = [
         name
         for name in ("loss", "gradient_norm", "noise", "sharpness")

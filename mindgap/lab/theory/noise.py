@@ -218,9 +218,9 @@ class Student(NoiseLaw):
         return self.df
 
     def unit_moment(self, p: float) -> float:
+        """E|ξ|^p at scale 1, the class's formula in logarithms; infinite from p = df on."""
         if p >= self.df:
             return math.inf
-        # The class's formula at s = 1, in logarithms.
         log_numerator = (
             (p / 2) * math.log(self.df) + math.lgamma((p + 1) / 2) + math.lgamma((self.df - p) / 2)
         )
@@ -230,8 +230,8 @@ class Student(NoiseLaw):
         return rng.standard_t(self.df, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
+        """By quadrature with the density e^log_factor (1 + x²/df)^(-(df+1)/2)."""
         df = self.df
-        # The density is e^log_factor (1 + x²/df)^(-(df+1)/2).
         log_factor = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
         return _integrate(
             lambda x: np.exp(log_factor - (df + 1) / 2 * np.log1p(x * x / df)),
@@ -275,6 +275,7 @@ class SymmetricPareto(NoiseLaw):
         a = self.index
 
         def density(x: Array) -> Array:
+            """(a/2) |x|^(-a-1) for |x| >= 1, else 0."""
             # The maximum keeps the power finite where it is not taken.
             return np.where(np.abs(x) >= 1, 0.5 * a * np.maximum(np.abs(x), 1.0) ** (-a - 1), 0.0)
 
@@ -356,6 +357,7 @@ class TwoPoint(NoiseLaw):
         return self.probability - is_rare
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
+        # The two values are -(1-p) = p - 1, with probability p, and p, with probability 1 - p.
         probability = self.probability
         values = function(np.array([probability - 1.0, probability]))
         return float(probability * values[0] + (1 - probability) * values[1])

@@ -98,7 +98,7 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
     log_ranges = [(math.log(low), math.log(high)) for low, high in attack.ranges.values()]
     strengths: dict[tuple[float, ...], float] = {}  # point in logarithms -> its strength
     best: Certificate | None = None
-    best_strength = -1.0
+    best_strength = -1.0  # below every instance's
 
     def try_point(point: tuple[float, ...]) -> float:
         """Return the strength of the instance at a point (logarithms of the parameters); -1 where
@@ -118,6 +118,7 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
         return strengths[point]
 
     def may_go_on() -> bool:
+        """Whether tries and time are left."""
         return len(strengths) < tries and time.monotonic() < deadline
 
     # The grid's coordinates are the middles of ``points`` equal parts of each range.

@@ -129,6 +129,7 @@ def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
     }
     mean = images["train"].mean((0, 2, 3), keepdim=True)
     deviation = images["train"].std((0, 2, 3), keepdim=True)
+    # The pixels are normalised in place, the test images with the training images' numbers.
     train, test = (images[name].sub_(mean).div_(deviation) for name in ("train", "test"))
     labels = arrays["train_labels"]
     return {

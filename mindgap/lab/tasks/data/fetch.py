@@ -101,6 +101,7 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
         if path.is_file():
             _refuse_damaged(path, wanted)
             return path
+    # The mirror, where one is set, is asked before the data set's own address.
     mirror, addresses = os.environ.get("MINDGAP_MIRROR"), []
     if mirror:
         addresses.append(f"{mirror.rstrip('/')}/{data.name}/{file}")
@@ -168,7 +169,7 @@ def fetch(
                 raise DataError(f"{address} answered {error.code} {error.reason}") from error
             except (OSError, http.client.HTTPException) as error:
                 reason = str(error) or type(error).__name__
-        else:
+        else:  # no attempt got to the end
             arrived = partial_file.stat().st_size if partial_file.exists() else 0
             raise DataError(
                 f"{address} could not be fetched: {reason}; {arrived} bytes are kept, run again to "

@@ -31,6 +31,8 @@ class _Block(nn.Module):
     def __init__(self, width: int, heads: int, inner: int, dropout: float, attention: bool) -> None:
         super().__init__()
         self.heads, self.drop = heads, dropout
+        # ``mixed`` and ``norm1`` follow the attention, ``up``, ``down`` and ``norm2`` are the
+        # feed-forward part.
         self.triple = nn.Linear(width, 3 * width) if attention else None  # queries, keys, values
         if attention:
             self.mixed = nn.Linear(width, width)
@@ -129,6 +131,7 @@ class Bert(nn.Module):
         x = tokens if self.words is None else self.words(tokens)
         part_vectors = self.parts.weight[0] if parts is None else self.parts(parts)
         x = x + self.places.weight[: x.shape[1]] + part_vectors
+        # Behind the last block with attention no place looks at another: the rest may be dropped.
         attending = [block for block in self.blocks if block.triple is not None]
         if not attending:
             x = _vectors_at(x, places)

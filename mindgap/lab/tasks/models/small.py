@@ -134,7 +134,7 @@ class SpanFinder(nn.Module):
     def __init__(self, encoder: SmallTransformer) -> None:
         super().__init__()
         self.encoder = encoder
-        (width,) = encoder.norm.normalized_shape
+        (width,) = encoder.norm.normalized_shape  # of the encoder's vectors
         self.ends = nn.Linear(width, 2)
         encoder.out.requires_grad_(False)  # of words, which are not asked for here
 

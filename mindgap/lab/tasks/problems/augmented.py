@@ -63,6 +63,7 @@ def augmented_network(
     images = F.pad(unpadded, (shift,) * 4)
 
     def build() -> torch.nn.Sequential:
+        """The network for images of this data's shape."""
         network = small_convolutional_network(width, channels=channels, side=side)
         for layer in network:
             # He's rule, as a ResNet starts: without it the first steps move little.

@@ -129,6 +129,7 @@ def image_network(
     model: torch.nn.Module = seeded_network(build, seed)
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """``size`` random training images with their labels; advances the generator."""
         rows = torch.randint(0, len(images), (size,), generator=generator, device=images.device)
         return images[rows], labels[rows]
 

@@ -105,6 +105,7 @@ def question_answering(
         }
 
         def draw(generator: torch.Generator, size: int) -> Batch:
+            """Questions made from random passages of the training text."""
             return _from_prose(train, question, passage, words, generator, size)
 
         return TrainingProblem(objective, draw, len(train) - passage, parts)
@@ -119,6 +120,7 @@ def question_answering(
     }
 
     def draw_squad(generator: torch.Generator, size: int) -> Batch:
+        """``size`` random training questions with their answers."""
         rows = torch.randint(0, train_end, (size,), generator=generator)
         return inputs[rows], answers[rows]
 
@@ -182,6 +184,7 @@ def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, flo
     """
     first, last = spans[:, None, 0], spans[:, None, 1]
     answer_first, answer_last = answers.unbind(-1)
+    # Words that span and answer have in common; negative where they lie apart.
     common = torch.minimum(last, answer_last) - torch.maximum(first, answer_first) + 1
     words_of_both = (last - first + 1) + (answer_last - answer_first + 1)
     f1 = 2 * common.clamp_min(0).double() / words_of_both  # of each answer, (n, answers)

@@ -106,6 +106,7 @@ class HalfCode(torch.autograd.Function):
         by_units = by_arguments @ second_input.mT
         by_arguments = _by_tanh_arguments(by_units, first_units, first_recurrent, sizes)
         first_gradients = _weight_gradients(words, first_units, by_arguments, sizes)
+        # Gradients and weights stand in the order of ``WEIGHTS``.
         by_weights = zip(first_gradients + second_gradients, weights, strict=True)
         return None, None, None, None, *(g.to(weight.dtype) for g, weight in by_weights)
 
@@ -125,7 +126,7 @@ def _layer_outputs(inputs: Tensor, layer: Sequence[Tensor], sizes: Sequence[int]
     """
     weights, bias, recurrent = layer
     outputs = torch.addmm(bias, inputs, weights)
-    of_words = outputs.split(sizes)
+    of_words = outputs.split(sizes)  # views of ``outputs``, changed in place word by word
     of_words[0].tanh_()
     for previous, current in pairwise(of_words):
         current.addmm_(previous[: len(current)], recurrent).tanh_()
@@ -147,7 +148,7 @@ def _by_tanh_arguments(
     """
     slopes = torch.addcmul(units.new_ones(()), units, units, value=-1)  # tanh' = 1 - tanh²
     slope_of = slopes.to(by_units.dtype).split(sizes)
-    of_words = by_units.split(sizes)
+    of_words = by_units.split(sizes)  # views, changed in place
     of_words[-1].mul_(slope_of[-1])
     for word in range(len(sizes) - 2, -1, -1):
         of_words[word][: sizes[word + 1]].addmm_(of_words[word + 1], recurrent.mT)

@@ -121,6 +121,7 @@ class RegularisationSelection:
         features, labels = self.train
         if self.binary:
             other = torch.sigmoid(-labels * (features @ y))  # probability of the other label
+            # ``other`` is also minus the loss's slope by the score t_i a_i'y.
             gradient = -features.T @ (labels * other) / len(labels) + x.exp() * y
             weighted = features * (other * (1 - other))[:, None]
             return gradient, features.T @ weighted / len(labels) + torch.diag(x.exp())

@@ -166,6 +166,7 @@ class HyperRepresentation:
             return slope.flatten(1) + 2 * self.decay * flat, curvature + decay
 
         def value(flat: Tensor) -> Tensor:
+            """Each task's part of g, (tasks,), at its flat head."""
             losses = self._losses(features, labels, flat.view(shape).mT)
             return losses + self.decay * flat.square().sum(-1)
 
@@ -318,7 +319,9 @@ def hyper_representation(
     target = torch.device(device)
 
     def tensors(inputs: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Standardised inputs and labels as tensors on the device."""
+        """Inputs, standardised by the training tables' mean and deviation, and labels as tensors on
+        the device.
+        """
         scaled = torch.from_numpy((inputs - mean) / deviation)
         return scaled.to(target, dtype), torch.from_numpy(labels).to(target)
 
@@ -369,6 +372,7 @@ def draw_tasks(
     halves_of = []  # table -> half -> class -> rows
     for table in tables:
         order = generator.permutation(len(table))
+        # Every second row of a random order, from the first or from the second on; then sorted.
         halves = [np.sort(order[half::2]) for half in (0, 1)]
         classes = np.unique(table.labels)
         halves_of.append([[rows[table.labels[rows] == c] for c in classes] for rows in halves])
@@ -380,7 +384,7 @@ def draw_tasks(
     inputs: list[list[np.ndarray]] = [[], []]  # of the support sets, and of the query sets
     labels: list[list[np.ndarray]] = [[], []]
     for _ in range(number):
-        place = int(generator.integers(len(tables)))
+        place = int(generator.integers(len(tables)))  # of the task's table
         chosen_classes = generator.permutation(len(halves_of[place][0]))[:ways]
         for level, class_rows in enumerate(halves_of[place]):
             rows = [generator.permutation(class_rows[c])[:shots] for c in chosen_classes]

@@ -158,6 +158,7 @@ def bigram_loss(text: str, words: int) -> float:
         """Three probabilities of each word of ``part`` but the first, (3, words of the part - 1):
         given the word before, by its own frequency, and 1/words.
         """
+        # The count in training of each pair, 0 for a pair that does not occur there.
         pair_numbers = part[:-1] * words + part[1:]
         places = np.searchsorted(pairs, pair_numbers).clip(max=len(pairs) - 1)
         pair_counts = np.where(pairs[places] == pair_numbers, counts[places], 0)
@@ -167,7 +168,7 @@ def bigram_loss(text: str, words: int) -> float:
     of_validation, weights = probabilities(validation), np.full(3, 1 / 3)
     for _ in range(50):  # expectation maximisation
         weighted = weights[:, None] * of_validation
-        weights = (weighted / weighted.sum(0)).mean(1)
+        weights = (weighted / weighted.sum(0)).mean(1)  # each one's mean share of a probability
     return float(-np.log(weights @ probabilities(test)).mean())
 
 

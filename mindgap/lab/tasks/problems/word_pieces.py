@@ -103,6 +103,7 @@ def padded_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Pa
     random_lengths = torch.randint(2, length + 1, (size, 1), **options)
     lengths = torch.where(shortened, random_lengths, torch.full_like(random_lengths, length))
     not_padding = torch.arange(length, device=windows.device) < lengths
+    # Padding gets 1, which is never among the masked.
     uniform = torch.rand(size, length, **options).masked_fill(~not_padding, 1.0)
     # The piece with the smallest number is masked in any case: at least one per window.
     masked = (uniform < MASKED) | (uniform == uniform.amin(1, keepdim=True))
@@ -137,6 +138,7 @@ def padded_loss(
         reduction="none",
     )
     count = masked.sum()
+    # NaN unless all masked places were among those scored.
     return (losses * is_masked).sum() / torch.where(is_masked.sum() == count, count, torch.nan)
 
 
@@ -229,6 +231,7 @@ class MaskedText:
         counts = torch.bincount(self.train, minlength=self.words).double()
         frequency = (counts / counts.sum()).clamp_min(1e-12)  # as ``loss_of_frequencies`` has it
         shown, first = inputs.take_along_dim(places, dim=1), len(SPECIAL)
+        # 1/n where the piece shown may have been put in at random; special pieces never are.
         at_random = (shown >= first).double() / (self.words - first)
         stayed = frequency[shown] * (shown == answers)
         known = (stayed + frequency[answers] * at_random) / (frequency[shown] + at_random)

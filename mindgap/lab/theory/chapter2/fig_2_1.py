@@ -107,6 +107,7 @@ def _program(method: str, Q: float) -> tuple[Any, Any]:
     # ξ_{k+1} = Aξ_k + B u_k, y_k = Cξ_k, u_k = ∇f(y_k), ξ_k = (x_k, x_{k-1})
     A, B = np.array([[1 + beta, -beta], [1.0, 0.0]]), np.array([[-alpha], [0.0]])
     C = np.array([[1 + beta, -beta]]) if method == "nesterov" else np.array([[1.0, 0.0]])
+    # The same step with the filter: z's next state is Â z + B̂ u.
     A_hat = np.block([[A, np.zeros((2, 1))], [-C, np.zeros((1, 1))]])
     B_hat = np.vstack([B, [[1.0]]])
     rho2 = cp.Parameter(nonneg=True)
@@ -123,6 +124,7 @@ def _program(method: str, Q: float) -> tuple[Any, Any]:
         + weight * (below_L.T @ above_mu + above_mu.T @ below_L)
         + (rho2 * weight) * (in_filter.T @ above_mu + above_mu.T @ in_filter)
     )
+    # slack <= 0 means that the inequality holds.
     rules = [P >> FLOOR * np.eye(3), cp.trace(P) == 1, inequality << slack * np.eye(4)]
     return cp.Problem(cp.Minimize(slack), rules), rho2
 

@@ -79,7 +79,7 @@ class Polynomial(Function):
         return _horner(_derivative(self.coefficients), x)
 
     def curvature(self, x: Any) -> Any:
-        # f''
+        """f''(x), entry by entry."""
         return _horner(_derivative(_derivative(self.coefficients)), x)
 
 
@@ -124,7 +124,7 @@ def polynomial_l0(f: Polynomial, L1: Positive) -> float:
     candidates = [np.zeros(1), np.roots(first[::-1]), np.roots(second[::-1])]
     for sign in (-1.0, 1.0):
         stationary = sign * L1 * second  # f''' ± L1 f''
-        stationary[: len(third)] += third
+        stationary[: len(third)] += third  # f''' has one coefficient less
         candidates.append(np.roots(stationary[::-1]))
     roots = np.concatenate(candidates)
     points = roots[np.abs(roots.imag) < REAL_ROOT * (1 + np.abs(roots))].real
@@ -195,6 +195,7 @@ class DeepLinear(Function):
         return weights, inputs, inputs[-1] - xp.asarray(self.Y)
 
     def value(self, x: Vectors) -> Any:
+        """‖f(X) - Y‖²_F at flat weights of shape (..., dimension)."""
         _, _, residual = self._forward(x)
         return (residual * residual).sum((-1, -2))
 

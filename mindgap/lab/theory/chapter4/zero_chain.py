@@ -109,6 +109,7 @@ class ZeroChain(Function):
     dimension: Count
 
     def value(self, x: Vectors) -> Any:
+        """f_d along the last axis, which falls away."""
         previous, current = x[..., :-1], x[..., 1:]  # x_{i-1} and x_i for i >= 2
         chain = psi(-previous) * phi(-current) - psi(previous) * phi(current)
         return chain.sum(-1) - phi(x[..., 0])
@@ -264,7 +265,7 @@ class HardChain:
         return 2 * self.epsilon * self.oracle.gradient(x / self.scale, z)
 
     def value(self, x: np.ndarray) -> np.ndarray:
-        # f(x) = (Lλ²/152) f_d(x/λ)
+        """f(x) = (Lλ²/152) f_d(x/λ)."""
         factor = self.L * self.scale**2 / CHAIN_SMOOTHNESS
         return factor * ZeroChain(self.dimension).value(x / self.scale)
 

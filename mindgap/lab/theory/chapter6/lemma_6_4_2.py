@@ -87,6 +87,7 @@ class Sawtooth(_Orbit):
     """
 
     def value(self, theta: Any) -> Any:
+        """f(θ) of (6.11)."""
         return (-theta if theta <= 0 else self.n * theta) / (self.n + 1)
 
     def gradient(self, theta: float) -> float:
