@@ -133,6 +133,7 @@ def difference(
     common, rows_a, rows_b = np.intersect1d(stats_a["x"], stats_b["x"], return_indices=True)
     if not len(common):
         return replace(unjudged, outcome="differs")
+    # Evenly spaced among the common places, the first and the last included.
     compared = np.unique(np.linspace(0, len(common) - 1, PLACES).astype(int))
     stats_a = {name: column[rows_a[compared]] for name, column in stats_a.items()}
     stats_b = {name: column[rows_b[compared]] for name, column in stats_b.items()}

@@ -78,10 +78,12 @@ class Drawing:
 
     @property
     def empty(self) -> bool:
+        """Whether no axis has a point."""
         return not any(len(s) for axis in self.axes for s in axis.series)
 
     @property
     def kind(self) -> str:
+        """What is drawn: ``"lines"``, ``"path"`` or ``"points"``."""
         return self.figure.kind
 
     @property
@@ -198,6 +200,7 @@ class Drawing:
             return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
         if self.kind != "lines":
             return [ALONG[0]] * len(self.methods)
+        # ``ALONG`` has a dash for each number of earlier lines, from 0 on.
         series = self.axes[0].series
         # Per method: panel -> its curve.
         curves = [{s.facet: s for s in series if s.method == method} for method in self.methods]
@@ -285,7 +288,8 @@ def draw(
         budget: points to keep, per axis; more are thinned, keeping extremes.
         accent: the methods that the claim is about.
     """
-    labels = {figure.x: figure.x_label or axes.get(figure.x, figure.x)}  # of the axes to draw
+    # Name -> label, the figure's own x-axis first.
+    labels = {figure.x: figure.x_label or axes.get(figure.x, figure.x)}
     if figure.kind == "lines" and figure.x in axes:
         in_order = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
         labels |= {name: axes[name] for name in in_order if name != figure.x}
@@ -408,6 +412,7 @@ def _series_of_runs(
     series = []
     for readings in runs:
         header = readings.run.header
+        # On the axis of methods x is no reading: rows with y are enough, and x is put in below.
         x_name = figure.y if name == "method" else name
         for facet, (x, y) in readings.panels(x_name, figure.y, figure.facet).items():
             if name == "method":

@@ -42,9 +42,10 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
         where there is one. Methods that the claim is about come last, on top of the others.
     """
     log_x, log_y = drawing.figure.log_x, drawing.figure.log_y
-    shifts = dict(zip(drawing.methods, drawing.shifts))
+    shifts = dict(zip(drawing.methods, drawing.shifts))  # how far to the right of a named place
     band_floor = _band_floor(axis)
     drawn_series = axis.runs if statistic == "every" and axis.runs else axis.series
+    # With the number of each series, which stays that of its place in ``drawn_series``.
     accented_last = sorted(
         enumerate(drawn_series), key=lambda item: item[1].method in drawing.accent
     )
@@ -136,7 +137,7 @@ def specification(
     if drawing.facets == ("",):
         return {**spec, "width": 620, "height": 320, "autosize": FIT, **unit}
     panels_per_row = panels_side_by_side(len(drawing.facets), most=3)
-    # In all panels together about as wide as one figure.
+    # All panels of a row together are about as wide as one figure.
     spec |= {
         "facet": _panels(drawing),
         "columns": panels_per_row,

@@ -19,7 +19,7 @@ def headline(drawing: Drawing) -> str:
     # The end of a path, or a place that a title asks for, is no number of its y-axis.
     if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
         return title
-    axis, values = drawing.axes[0], drawing.ends()
+    axis, values = drawing.axes[0], drawing.ends()  # (method, panel) -> its end value
     along_time = drawing.kind == "lines" and axis.name in AXES
     average = f"{drawing.average} " if drawing.average else ""
     if drawing.figure.y_label == "share of minibatches":  # a histogram
@@ -36,8 +36,8 @@ def headline(drawing: Drawing) -> str:
     if drawing.kind == "points" and one_panel_each and not drawing.names:
         return f"{title}: {_point_words(drawing)}"
     if len(drawing.facets) > 1 and not panel_per_method:
-        at = " at the end" if along_time else ""
-        return f"{title}{_panel_words(drawing, values, at, average)}"
+        read_at = " at the end" if along_time else ""
+        return f"{title}{_panel_words(drawing, values, read_at, average)}"
     ends = {method: value for (method, _), value in values.items()}
     if len(ends) == 1 and along_time:
         column = "mean" if drawing.average == "mean" else "q50"
@@ -107,6 +107,7 @@ def _point_words(drawing: Drawing) -> str:
     for method in drawing.methods:
         series = [series for series in drawing.axes[0].series if series.method == method]
         x, y = (
+            # The empty array in front stands for a method without a series.
             np.concatenate([np.empty(0), *(one.columns[channel] for one in series)])
             for channel in "xy"
         )
@@ -137,7 +138,7 @@ def _span(values: dict[str, float]) -> str:
 _Ends = dict[tuple[str, str], float]
 
 
-def _panel_words(drawing: Drawing, values: _Ends, at: str, average: str) -> str:
+def _panel_words(drawing: Drawing, values: _Ends, read_at: str, average: str) -> str:
     """What several panels show, in words that follow the title.
 
     How often the method that the claim is about, or the first of two, ends ahead of the others.
@@ -145,7 +146,7 @@ def _panel_words(drawing: Drawing, values: _Ends, at: str, average: str) -> str:
 
     Args:
         values: (method, panel) -> its end value.
-        at: where the values are read, with a blank before it, or empty.
+        read_at: where the values are read, with a blank before it, or empty.
         average: ``"mean "`` or ``"median "``, or empty.
     """
     methods = list(dict.fromkeys(method for method, _ in values))
@@ -154,21 +155,21 @@ def _panel_words(drawing: Drawing, values: _Ends, at: str, average: str) -> str:
     if lead in methods and len(methods) > 1:
         return _lead_words(drawing, values, lead, methods)
     one_panel_each = len(values) == len(methods)  # the method's name says which panel
-    words_of = {}
+    words_of = {}  # (method, panel) -> its value with the names
     for (method, facet), value in values.items():
         where = "" if one_panel_each else f", {signs(facet)}"
         words_of[method, facet] = f"{number(value)} ({signs(method)}{where})"
     if len(values) <= 4:
-        return f"{at}: {average}{', '.join(words_of.values())}"
+        return f"{read_at}: {average}{', '.join(words_of.values())}"
     if len(drawing.facets) > 3 or drawing.kind == "points":
         low, high = number(min(values.values())), number(max(values.values()))
         span = f"{low} to {high}" if low != high else low
-        return f"{at}: {average}{span} over {len(drawing.facets)} panels"
+        return f"{read_at}: {average}{span} over {len(drawing.facets)} panels"
     # The best method's value of each panel.
     best_of, best_word = (max, "highest") if drawing.more_is_better else (min, "lowest")
     keys_of = [[key for key in values if key[1] == facet] for facet in drawing.facets]
     best_keys = [best_of(keys, key=values.__getitem__) for keys in keys_of if keys]
-    return f"{at}, {best_word} per panel: {', '.join(words_of[key] for key in best_keys)}"
+    return f"{read_at}, {best_word} per panel: {', '.join(words_of[key] for key in best_keys)}"
 
 
 def _lead_words(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[str]) -> str:

@@ -33,10 +33,12 @@ class Loaded:
 
     @property
     def name(self) -> str:
+        """The study's name."""
         return self.description.name
 
     @property
     def scale(self) -> str:
+        """The scale at which it ran, such as ``"quick"``."""
         return self.description.scale
 
     @property

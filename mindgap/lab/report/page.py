@@ -261,6 +261,7 @@ def encode(drawing: Drawing) -> dict[str, Any]:
             }
             for axis in drawing.axes
         ],
+        # Without rows: the script fills them in.
         "spec": specification(drawing, drawing.axes[0]),
         "rank": ranking(drawing) if drawing.ranked else None,
     }

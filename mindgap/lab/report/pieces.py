@@ -21,12 +21,18 @@ from mindgap.record.schema import Run, Verdict, grouped, to_json
 class Section:
     """One study as the page shows it, by the names that ``page.html`` uses; a field that an older
     record lacks is empty. Every other attribute is that of the :class:`Loaded` study.
+
+    The verdict: ``word`` as recorded, ``said`` in words for readers, with its ``sign``; ``finding``
+    is the sentence that it makes of the claim, ``decisive`` the sentences on which it rests.
+    ``parts`` and ``notes`` are the evidence, ``trust`` says how far to trust it; ``printed`` and
+    ``corrected`` are the verdicts on the two readings. What was judged: ``about``, ``claim``,
+    ``where``, the ``model`` and its ``kind``, the ``length`` of its training, ``source``.
     """
 
     def __init__(self, study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> None:
         self.study, self.anchor, self.drawings = study, anchor, drawings
         self.about, self.verdict = study.description, study.verdict
-        self.word = study.verdict.verdict  # such as "holds"; ``said`` words it for readers
+        self.word = study.verdict.verdict  # such as "holds"
         self.where = f"{study.name}, {study.scale}"
         self.claim = self.about.claim
         model = study.verdict.model or self.about.model

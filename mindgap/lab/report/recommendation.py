@@ -59,7 +59,8 @@ def _gain(decision: dict[str, Any] | None) -> str:
     """What the recommended setting saves, in words; empty where it is the baseline itself."""
     if not decision or decision["kind"] != "optimizer":
         return ""
-    gain, low, high = (100 * value for value in decision["gain"])  # with its interval, in percent
+    # The share that is saved, and the ends of its interval.
+    gain, low, high = (100 * value for value in decision["gain"])  # in percent
     if not math.isfinite(low):  # too few runs for an interval
         return ""
     saved = "validation loss" if decision["relative_to"] == "loss" else "fall of the loss"
@@ -154,7 +155,7 @@ def figure(answer: dict[str, Any]) -> str:
     if not curves:
         return ""
     plane, kinds = _Plane.around(curves, answer["decision"]["start"]), _kinds_of_lines(answer)
-    # Beside the vertical axis, turned to run upwards.
+    # Attributes of the text beside the vertical axis, turned to run upwards.
     side = f"class='side' transform='translate(20 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'"
     elements = [
         *_grid(plane),

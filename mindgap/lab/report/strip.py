@@ -60,7 +60,7 @@ class Axis:
     def percent(self, value: float) -> float:
         """The place of a value between the ends, in percent; beyond an end it is that end's."""
         low, high = self.low, self.high
-        if self.log:  # no logarithm of 0
+        if self.log:  # 1e-9 in place of 0, which has no logarithm
             value, low, high = (math.log(max(number, 1e-9)) for number in (value, low, high))
         return 100 * min(max((value - low) / (high - low), 0.0), 1.0)
 
@@ -99,7 +99,9 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
 
 
 def _row(outcome: Outcome, effect: Effect, axis: Axis) -> Row:
-    """The row of one claim on the axis of its unit."""
+    """The row of one claim on the axis of its unit, in percent of the axis; ``cut`` names the ends
+    beyond which effect or interval reach.
+    """
     return Row(
         outcome,
         effect,

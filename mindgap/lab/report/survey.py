@@ -64,6 +64,7 @@ def render(survey: Survey) -> str:
             else "",
             advice=prescribe(findings),
             findings=findings,
+            # One card per figure that the survey has.
             cards=[
                 _card(_finding(survey, quantity), title, caption, draw(survey.figures[name]))
                 for name, quantity, title, caption, draw in _FIGURES
@@ -97,7 +98,7 @@ def _finding(survey: Survey, quantity: str) -> str:
     sentences = [line.sentence for line in survey.findings if line.quantity == quantity]
     if not sentences or sentences[0].startswith("not measured"):
         return ""
-    head = re.split(r": | \(", sentences[0])[0]
+    head = re.split(r": | \(", sentences[0])[0]  # up to a colon or a bracket
     return head[:1].upper() + head[1:]
 
 

@@ -142,6 +142,7 @@ def _chain_value(
     gradient = 2 * chain.epsilon * ZeroChain(chain.dimension).gradient(unscaled)
     index = torch.arange(1, chain.dimension + 1, dtype=unscaled.dtype)
     progress = (index * (unscaled.abs() > LARGE_ENTRY)).amax(-1)  # prog_{1/4}(x/λ)
+    # z/p on the entry after the last large one, 1 elsewhere.
     factor = torch.where(index == progress + 1, coins.mean() / probability, torch.ones_like(index))
     value = chain.L * chain.scale**2 / CHAIN_SMOOTHNESS * ZeroChain(chain.dimension).value(unscaled)
     # x - x.detach() is 0 with derivative 1: it adds nothing to the value and g to the gradient.

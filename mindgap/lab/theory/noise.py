@@ -181,7 +181,7 @@ class Gaussian(NoiseLaw):
     scale: Scale = 1.0
 
     def unit_moment(self, p: float) -> float:
-        # E|ξ|^p of N(0, 1), the class's formula.
+        """E|ξ|^p of N(0, 1), the class's formula."""
         return 2 ** (p / 2) * math.gamma((p + 1) / 2) / math.sqrt(math.pi)
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -258,7 +258,7 @@ class SymmetricPareto(NoiseLaw):
         return self.index
 
     def unit_moment(self, p: float) -> float:
-        # E|ξ|^p at scale 1; infinite from the tail index on.
+        """E|ξ|^p at scale 1; infinite from the tail index on."""
         return self.index / (self.index - p) if p < self.index else math.inf
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -315,7 +315,9 @@ class Stable(NoiseLaw):
         )
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        # Chambers, Mallows and Stuck: from a uniform angle and an exponential number.
+        """By Chambers, Mallows and Stuck: from a uniform angle on (-π/2, π/2) and an exponential
+        number. Advances ``rng``.
+        """
         angle = np.pi * (rng.random(shape) - 0.5)
         exponential = rng.standard_exponential(shape)
         index = self.index
@@ -348,7 +350,7 @@ class TwoPoint(NoiseLaw):
     scale: Scale = 1.0
 
     def unit_moment(self, p: float) -> float:
-        # E|ξ|^p at scale 1: p is the order of the moment here, not the law's probability.
+        """E|ξ|^p at scale 1: p is the order of the moment here, not the law's probability."""
         probability = self.probability
         return probability * (1 - probability) ** p + (1 - probability) * probability**p
 
@@ -357,7 +359,7 @@ class TwoPoint(NoiseLaw):
         return self.probability - is_rare
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        # The two values are -(1-p) = p - 1, with probability p, and p, with probability 1 - p.
+        """The sum over the two values: p - 1, which has probability p, and p, which has 1 - p."""
         probability = self.probability
         values = function(np.array([probability - 1.0, probability]))
         return float(probability * values[0] + (1 - probability) * values[1])
@@ -392,7 +394,7 @@ class Bounded(NoiseLaw):
         return rng.uniform(-1.0, 1.0, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        # By quadrature with the density 1/2 on [-1, 1].
+        """By quadrature with the density 1/2 on [-1, 1]."""
         return _integrate(lambda x: np.full_like(x, 0.5), function, kinks, (-1.0, 1.0))
 
 

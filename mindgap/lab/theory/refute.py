@@ -162,7 +162,7 @@ def _climb(
                 neighbour = (*point[:axis], coordinate, *point[axis + 1 :])
                 if may_go_on() and try_point(neighbour) > try_point(point):
                     point, improved = neighbour, True
-                    break  # the other sign leads back
+                    break  # the other sign leads back; on to the next axis
         if not improved:
             length /= 2
 

@@ -61,6 +61,7 @@ class _Block(nn.Module):
             mixed = mixed.transpose(1, 2).reshape(n, length, width)
             x, mixed = _vectors_at(x, places), _vectors_at(mixed, places)
             x = self.norm1(x + F.dropout(self.mixed(mixed), self.drop, self.training))
+        # The feed-forward part.
         y = self.down(F.gelu(self.up(x)))
         return self.norm2(x + F.dropout(y, self.drop, self.training))
 

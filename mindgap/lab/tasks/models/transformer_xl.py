@@ -59,6 +59,7 @@ class RelativeAttention(nn.Module):
             torch.einsum("bihd,jhd->bhij", query + self.place_bias, place_keys)
         )
         scores = (content + relative) / math.sqrt(self.size)
+        # Place i of the segment is place i + reach - length of memory and segment.
         everywhere = torch.ones(length, reach, dtype=torch.bool, device=x.device)
         is_later = everywhere.triu(1 + reach - length)
         weights = scores.masked_fill(is_later, -math.inf).softmax(-1)

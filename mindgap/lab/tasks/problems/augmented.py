@@ -81,6 +81,7 @@ def augmented_network(
         if flip:
             mirrored = torch.randint(0, 2, (size, 1), generator=generator).bool()
             columns = torch.where(mirrored, columns.flip(1), columns)
+        # (size, side, side, channels): the axes that are indexed come first.
         window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]]
         window = (window.permute(0, 3, 1, 2) - mean[:, None, None]) / deviation[:, None, None]
         drawn_labels = labels[chosen]

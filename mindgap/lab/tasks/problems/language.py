@@ -134,7 +134,7 @@ def masked_language_model(
         """Random windows of the training text, masked anew."""
         return mask(random_windows(train, length, generator, size), generator)
 
-    objective = Objective(model, lambda m, batch: masked_loss(m, *batch))
+    objective = Objective(model, lambda network, batch: masked_loss(network, *batch))
     parts = {
         name: mask(evenly_spaced(part, length, validation), torch_stream(0, f"masked {name}"))
         for name, part in zip(("validation", "test"), held_out)

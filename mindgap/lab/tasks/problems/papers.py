@@ -105,7 +105,7 @@ def masked_bert(
         return batch
 
     loss = padded_loss if real else masked_loss
-    objective = Objective(model.to(device), lambda m, batch: loss(m, *batch))
+    objective = Objective(model.to(device), lambda network, batch: loss(network, *batch))
     return TrainingProblem(objective, draw, len(pieces) - length + 1)
 
 

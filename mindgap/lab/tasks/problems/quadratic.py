@@ -124,6 +124,7 @@ class Quadratic:
         """∇²Φ = D'A'D + B' + C'D + (C'D)' (d_x, d_x), the same at every x, with D = dy*/dx and A',
         B', C' the means of the upper level.
         """
+        # ``cross`` is C'D of the formula.
         D = -torch.linalg.solve(self.lower.A, self.lower.C.T)
         cross = self.upper.C @ D
         return D.T @ self.upper.A @ D + self.upper.B + cross + cross.T

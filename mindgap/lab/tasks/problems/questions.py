@@ -94,7 +94,8 @@ def question_answering(
     )
     if start is not None:
         model.encoder.load_state_dict(start)
-    objective = Objective(model, lambda m, batch: ends_loss(m(batch[0]), batch[1]))
+    # A batch is (inputs, answers).
+    objective = Objective(model, lambda network, batch: ends_loss(network(batch[0]), batch[1]))
     if source == "prose":
         train, *texts = tokens_of_parts("prose", words)
         parts = {
@@ -241,6 +242,7 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
     for item in squad():
         tokens = list(TOKEN.finditer(item["context"]))
         spans = spans_in([token.span() for token in tokens], item["answers"])
+        # The first answer has last - first + 1 words.
         if not spans or spans[0][1] - spans[0][0] >= longest:
             continue
         begin, spans_inside = passage_around(
@@ -251,7 +253,7 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
             lambda low, high: int(torch.randint(low, high + 1, (), generator=generator)),
         )
         row = [number_of.get(word, unknown) for word in TOKEN.findall(item["question"])[:question]]
-        row += [mask] * (question + 1 - len(row))
+        row += [mask] * (question + 1 - len(row))  # blanks, and the mark before the passage
         row += [number_of.get(token.group(), unknown) for token in tokens[begin : begin + passage]]
         inputs.append(row + [mask] * (question + 1 + passage - len(row)))
         answers.append(spans_inside)

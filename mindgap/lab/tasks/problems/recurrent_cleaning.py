@@ -295,6 +295,7 @@ class RecurrentCleaning(CleaningTask):
         from mindgap.measure.captured import CapturedGradient
 
         net = torch.nn.ParameterDict({name: value.clone() for name, value in self.y0.items()})
+        # ``limits`` holds the number of steps, or nothing.
         (words, labels), (steps,) = samples or self.train, limits or (SOLVE_STEPS,)
         size = min(SOLVE_BATCH, len(labels))
 
@@ -307,8 +308,8 @@ class RecurrentCleaning(CleaningTask):
             return self._weighted_loss(dict(net.items()), words, labels, weights)
 
         def batches() -> Iterator[Tensor]:
-            """Yield the rows of batches, epoch after epoch without end, each epoch in a new order.
-            The orders are the same in every call.
+            """Yield the rows of batches of ``size`` texts, epoch after epoch without end, each in a
+            new order. The orders are the same in every call.
             """
             generator = numpy_stream(0, "recurrent cleaning", "common solve")
             while True:

@@ -151,6 +151,7 @@ def _by_tanh_arguments(
     of_words = by_units.split(sizes)  # views, changed in place
     of_words[-1].mul_(slope_of[-1])
     for word in range(len(sizes) - 2, -1, -1):
+        # The texts that have a next word are the first ones.
         of_words[word][: sizes[word + 1]].addmm_(of_words[word + 1], recurrent.mT)
         of_words[word].mul_(slope_of[word])
     return by_units
@@ -284,6 +285,7 @@ def half_code(
         sizes = list(most_texts)
         # Texts lie in order of length: the first one that is not read at a word must not have it.
         is_short = [lengths[texts] <= place for place, texts in enumerate(sizes) if texts < number]
+        # An assertion on the device, which does not wait for it.
         torch._assert_async(torch.stack([lengths[0] <= longest, *is_short]).all())
     elif words.is_cuda and torch.cuda.is_current_stream_capturing():
         sizes = [number] * longest
@@ -350,6 +352,7 @@ def recurrent_representation(
     shapes = {
         "input": (vectors.shape[1], hidden),
         **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
+        # Of a pair (u, v, (u - v)², u v) is read.
         "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features),
     }
     start = recurrent_start(shapes, seed, "recurrent representation", dtype, target)

@@ -123,6 +123,7 @@ class RegularisationSelection:
             other = torch.sigmoid(-labels * (features @ y))  # probability of the other label
             # ``other`` is also minus the loss's slope by the score t_i a_i'y.
             gradient = -features.T @ (labels * other) / len(labels) + x.exp() * y
+            # The loss's second derivative by the score is other·(1 - other).
             weighted = features * (other * (1 - other))[:, None]
             return gradient, features.T @ weighted / len(labels) + torch.diag(x.exp())
         decay = x.exp().repeat_interleave(self.y0.shape[1])  # e^x of the class of each entry of y

@@ -242,7 +242,7 @@ def _features_of_code(code: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
         bias: (features,).
     """
     if weights.shape[0] != code.shape[-1]:
-        u, v = code.unbind(-2)
+        u, v = code.unbind(-2)  # more weights than one code has units: these are pairs
         code = torch.cat([u, v, (u - v).square(), u * v], -1)
     features = torch.tanh(code @ weights + bias)
     return torch.cat([features, torch.ones_like(features[..., :1])], -1)
@@ -308,6 +308,7 @@ def hyper_representation(
     a test, in place of one tanh network that is carried from task to task; the squared norm in
     place of the norm; word vectors averaged over a text in place of a recurrent net.
     """
+    # Part -> its tables.
     tables_of = {"train": train, "validation": validation, "test": test}
     shapes = {table.features.shape[1:] for tables in tables_of.values() for table in tables}
     if len(shapes) != 1:
@@ -333,6 +334,7 @@ def hyper_representation(
         task_sets.append(Tasks(tensors(*support), tensors(*query)))
     generator = numpy_stream(seed, "representation", "start")
     second_inputs = hidden * (4 if len(shape) == 2 else 1)  # of a pair (u, v, (u - v)², u v)
+    # Normal weights of variance 1/inputs, and biases of zero.
     start = {}
     for name, rows, columns in (("first", shape[-1], hidden), ("second", second_inputs, features)):
         weights = torch.from_numpy(generator.standard_normal((rows, columns)) / np.sqrt(rows))

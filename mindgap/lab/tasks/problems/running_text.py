@@ -166,7 +166,7 @@ def bigram_loss(text: str, words: int) -> float:
         return np.stack([conditional, frequencies[part[1:]], np.full(len(pair_numbers), 1 / words)])
 
     of_validation, weights = probabilities(validation), np.full(3, 1 / 3)
-    for _ in range(50):  # expectation maximisation
+    for _ in range(50):  # expectation maximisation, from equal weights
         weighted = weights[:, None] * of_validation
         weights = (weighted / weighted.sum(0)).mean(1)  # each one's mean share of a probability
     return float(-np.log(weights @ probabilities(test)).mean())

@@ -124,13 +124,14 @@ def newton(
         step = torch.ones_like(slope)
         while True:
             # Near the minimum, where the slope is small, rounding hides any decrease: there the
-            # full step is right.
+            # full step is right. And no step is halved without end.
             may_halve = (step > 1e-8) & (slope > 1e-12)
             allowed = start_value - 0.1 * step * slope
             too_high = may_halve & (value(y - step[..., None] * direction) > allowed)
             if not bool(too_high.any()):
                 break
             step = torch.where(too_high, step / 2, step)
+        # Problems that are solved stay where they are.
         y = torch.where(unsolved[..., None], y - step[..., None] * direction, y)
     return y
 

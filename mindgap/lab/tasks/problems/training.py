@@ -260,10 +260,10 @@ def prose_transformer(
         vectors = torch.randn(*targets.shape, width, generator=generator)
         return SmallTransformer.START * vectors, targets
 
-    def loss(m: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Mean cross-entropy of the words to predict, from the vectors that stand for words."""
         vectors, targets = batch
-        return F.cross_entropy(m(vectors).flatten(0, 1), targets.flatten())
+        return F.cross_entropy(model(vectors).flatten(0, 1), targets.flatten())
 
     return TrainingProblem(Objective(problem.objective.model, loss), draw, problem.samples)
 

@@ -231,7 +231,8 @@ class MaskedText:
         counts = torch.bincount(self.train, minlength=self.words).double()
         frequency = (counts / counts.sum()).clamp_min(1e-12)  # as ``loss_of_frequencies`` has it
         shown, first = inputs.take_along_dim(places, dim=1), len(SPECIAL)
-        # 1/n where the piece shown may have been put in at random; special pieces never are.
+        # 1/n where the piece shown may have been put in at random; special pieces never are. As
+        # often a piece stays as another is put in, one time in ten, so the tenths cancel.
         at_random = (shown >= first).double() / (self.words - first)
         stayed = frequency[shown] * (shown == answers)
         known = (stayed + frequency[answers] * at_random) / (frequency[shown] + at_random)
@@ -290,6 +291,7 @@ def masked_reading(model: nn.Module, batch: Masked, *, size: int = 256) -> tuple
     was_training = model.training
     model.eval()
     _, _, all_answers = batch
+    # Two sums of shape (1,), on the device: of the losses and of the right answers.
     loss_sum, right = torch.zeros((2, 1), dtype=torch.float64, device=all_answers.device)
     for inputs, places, answers in zip(*(tensor.split(size) for tensor in batch)):
         scores = model(inputs, places).float()
@@ -326,6 +328,7 @@ class Questions:
             model: a ``QuestionBert``.
             inputs: questions x places.
         """
+        # 0 for the question, 1 for the passage; padding is not attended to.
         parts = (torch.arange(inputs.shape[1], device=inputs.device) >= self.after).long()
         return model(inputs, parts.expand_as(inputs), inputs != PAD)
 
@@ -419,7 +422,7 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
         )
         question_pieces, _ = vocabulary.numbers_and_places(item["question"])
         row = [CLS, *question_pieces[:question], SEP]
-        row += [PAD] * (question + 2 - len(row))
+        row += [PAD] * (question + 2 - len(row))  # up to the place at which passages begin
         row += [*pieces[begin : begin + passage], SEP]
         inputs.append(row + [PAD] * (question + passage + 3 - len(row)))
         answers.append(spans_inside)

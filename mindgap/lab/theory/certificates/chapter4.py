@@ -129,7 +129,7 @@ def theorem_4_4_2(power: int = 24) -> Certificate:
     tau = Fraction(10 ** (power // 2))  # τ_K, with G = 1
     jump = 4 * tau  # J
     jump_moment = (2 * Fraction(10 ** (power // 4))) ** 3  # J^(3/2)
-    p = Fraction(3, 4) / jump_moment
+    p = Fraction(3, 4) / jump_moment  # so that the jump's part of E|g|^(3/2) is 3/4
     domain = Fraction(1, 4)
     optimum = p * jump  # b
     most_mean = max(2 * p, p * tau)  # an upper bound of every m_k

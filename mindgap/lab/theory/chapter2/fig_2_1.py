@@ -200,6 +200,8 @@ def pep_gap(method: str, constants: SmoothConvex, steps: Count, *, measure: str 
         SmoothStronglyConvexFunction, mu=constants.mu, L=constants.L
     )
     minimiser = function.stationary_point()
+    # As in ``section_2_1.amplitudes``: ``y`` is the method's iterate, ``x`` where Nesterov's method
+    # takes the gradient.
     x = y = previous = problem.set_initial_point()
     problem.set_initial_condition((x - minimiser) ** 2 <= constants.D**2)
     for k in range(steps):

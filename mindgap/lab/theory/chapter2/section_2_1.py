@@ -174,6 +174,7 @@ def iterations(method: str, constants: SmoothConvex, epsilon: Positive, most: in
             first_below = -1
         elif first_below < 0:
             first_below = k
+        # The gap has stayed at most ε long enough.
         if first_below >= 0 and k >= 1.2 * first_below + 20:
             return first_below
         if k > most:

@@ -73,9 +73,11 @@ class Polynomial(Function):
             )
 
     def value(self, x: Any) -> Any:
+        """f(x), entry by entry."""
         return _horner(self.coefficients, x)
 
     def gradient(self, x: Any) -> Any:
+        """f'(x), entry by entry."""
         return _horner(_derivative(self.coefficients), x)
 
     def curvature(self, x: Any) -> Any:

@@ -160,6 +160,7 @@ def mean_square_gradient(
     sum_t = -np.expm1(steps * np.log(t)) / (1 - t)
     sum_m = m_fixed * steps + (m0 - m_fixed) * sum_r
     sum_s = s_fixed * steps + A * sum_r + (s0 - s_fixed - A) * sum_t
+    # E‖∇f(x_k)‖² = μ² (s_k - 2 b m_k + b²).
     return problem.mu**2 * (sum_s - 2 * optimum * sum_m + optimum * optimum * steps) / steps
 
 

@@ -75,6 +75,7 @@ class BernoulliQuadratic(Function):
         return (x - self.b) * (x - self.b) / 2
 
     def gradient(self, x: Any) -> Any:
+        """f_ν'(x) = x - b_ν."""
         return x - self.b
 
     def stochastic_gradient(self, x: Any, jumps: Any) -> Any:

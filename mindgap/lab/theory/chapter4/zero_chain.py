@@ -122,6 +122,7 @@ class ZeroChain(Function):
         """
         xp = namespace(x)
         previous, current = x[..., :-1], x[..., 1:]
+        # Derivatives by x_1, by each ``current`` and by each ``previous`` entry.
         by_first = -phi_slope(x[..., :1])  # of the term -Ψ(1)Φ(x_1), with Ψ(1) = 1
         by_current = -phi_slope(current) * (psi(-previous) + psi(previous))
         by_previous = -psi_slope(-previous) * phi(-current) - psi_slope(previous) * phi(current)

@@ -322,6 +322,7 @@ def separated_pair(
     distinct = exact_points(points)
     wider = Fraction(delta) * (1 + Fraction(1, 2 * len(distinct)))  # a little more than δ
     radius = Fraction(5, 4) * Fraction(delta)  # no kink is nearer to a point
+    # The first one's valleys and peaks lie 2·wider, more than 2δ, to the left of the second one's.
     return (
         _zigzag(distinct, 8 * wider, radius + 2 * wider, Fraction(start)),
         _zigzag(distinct, 8 * wider, radius, Fraction(start)),
