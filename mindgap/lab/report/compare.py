@@ -93,7 +93,9 @@ def _differences(a: Loaded, b: Loaded, level: float) -> list[Difference]:
     """
     differences = []
     # A scatter has no common places; its quantities show in the verdict's numbers.
-    quantities = dict.fromkeys((f.x, f.y) for f in a.description.figures if f.kind == "lines")
+    quantities = dict.fromkeys(
+        (figure.x, figure.y) for figure in a.description.figures if figure.kind == "lines"
+    )
     for method in (method for method in a.methods if method in b.methods):
         for x, y in quantities:
             curves_a, curves_b = (_curves(study, method, x, y) for study in (a, b))

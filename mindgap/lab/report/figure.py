@@ -110,6 +110,7 @@ def specification(
             the page's script fills.
     """
     figure, independent = drawing.figure, drawing.independent_axes(axis)
+    # Where all points have one height, a scale around them would have no length.
     heights = {row["y"] for row in rows or [] if row["y"] is not None}
     y_scale = scale(figure.log_y, padded=bool(figure.log_y), flat=len(heights) == 1)
     y = {
@@ -130,6 +131,7 @@ def specification(
     }
     spec: dict[str, Any] = {
         **_frame(drawing, drawn_words(drawing)),
+        # The method that the pointer is on; see :func:`_highlight`.
         "params": [{"name": "lit", "value": ""}],
         "datasets": {"rows": rows or []},
         "data": {"name": "rows"},
@@ -392,11 +394,11 @@ def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
             low, high = statistics["mean"] - statistics["sd"], statistics["mean"] + statistics["sd"]
         accented = series.method in drawing.accent
         row = {"m": series.method, "f": series.facet, "v": end, "k": accented}
-        words = f"{series.method}\n{drawing.figure.y_label}: {number(end)}"
+        tooltip = f"{series.method}\n{drawing.figure.y_label}: {number(end)}"
         if statistics["n"] >= ENOUGH_SEEDS and math.isfinite(high) and (low > 0 or not log):
             row |= {"lo": low, "hi": high}
-            words += f"  [{number(low)}, {number(high)}]"
-        rows.append({**row, "t": words})
+            tooltip += f"  [{number(low)}, {number(high)}]"
+        rows.append({**row, "t": tooltip})
     return rows
 
 

@@ -190,7 +190,9 @@ def _lead_words(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[st
             above, below = value > max(rival_values), value < min(rival_values)
             ahead += above if drawing.more_is_better else below
     # Quotation marks where a name has a comma of its own.
-    lead_name, rival_name = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, rivals[0]))
+    lead_name, rival_name = (
+        f"“{signs(method)}”" if "," in method else signs(method) for method in (lead, rivals[0])
+    )
     if len(rivals) == 1:
         words = f"{'above' if drawing.more_is_better else 'below'} {rival_name}"
     else:

@@ -84,13 +84,13 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
         readings = [Readings(run) for run in study.runs]
         about, methods = study.description, study.methods
         accent = methods_named(about.title, methods)
-        group = [
+        of_study = [
             draw(f"fig-{anchor}-{n}", figure, readings, methods, dict(about.axes), budget, accent)
             for n, figure in enumerate(about.figures, 1)
         ]
         if study.tuning.methods:
-            group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, methods))
-        drawings.append(group)
+            of_study.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, methods))
+        drawings.append(of_study)
     return drawings
 
 
@@ -119,11 +119,17 @@ def render(
         refresh: seconds after which an open page loads itself again; None: never.
     """
     page_sections = sections(studies, anchors(studies), drawings)
-    summary = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
+    summary = Summary(
+        tuple(one_per_study((study.description, study.verdict, study.folder) for study in studies))
+    )
     # ``panels`` of effects, and the outcomes that have none.
     panels, without_effect = strips(summary.outcomes)
     names_without = {outcome.name for outcome in without_effect}
-    papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in page_sections if s.paper}
+    papers = {  # short name -> title
+        section.paper: PAPERS.get(section.paper, section.paper)
+        for section in page_sections
+        if section.paper
+    }
     data = {  # what the page's script draws from
         "statistics": list(STATISTICS),
         "labels": {  # "x0": of a common x-axis, "x1": of a panel's own
@@ -215,6 +221,9 @@ def _period(studies: Sequence[Loaded]) -> str:
 def encode(drawing: Drawing) -> dict[str, Any]:
     """A figure as the page's script reads it: words, columns of numbers with six digits, methods
     and panels by number, and the Vega-Lite specification to fill.
+
+    ``rank`` is the specification of the ranking, with its numbers, or None. An axis's ``alone``
+    names the channels on which each panel has an axis of its own.
     """
 
     def encoded(series: Series, names: Sequence[str]) -> dict[str, Any]:

@@ -335,6 +335,7 @@ def run_facts(study: Loaded) -> dict[str, Any]:
     for run in study.runs:
         by_method.setdefault(run.header.method, run.header.settings)
     names = sorted({name for settings in by_method.values() for name in settings})
+    # As JSON, because a setting may be a list, which a set cannot hold.
     values_of = {  # setting -> its distinct values over the methods
         name: {to_json(settings.get(name)) for settings in by_method.values()} for name in names
     }

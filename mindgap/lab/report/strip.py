@@ -93,7 +93,9 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
         )
         if rows:
             # No effect is a ratio of 1, or a difference or correlation of 0.
-            ticks = tuple((axis.percent(t), f"{t:g}".replace("-", "−")) for t in axis.ticks)
+            ticks = tuple(
+                (axis.percent(tick), f"{tick:g}".replace("-", "−")) for tick in axis.ticks
+            )
             panels.append(Panel(axis.title, ticks, axis.percent(1.0 if axis.log else 0.0), rows))
     return panels, [outcome for outcome in on_networks if outcome.effect is None]
 

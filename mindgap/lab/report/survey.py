@@ -52,7 +52,11 @@ def render(survey: Survey) -> str:
     measurement last.
     """
     findings = diagnose(survey)
-    failures = [_FAILURES.get(f.assumption, f"{f.assumption} fails") for f in findings if f.fails]
+    failures = [
+        _FAILURES.get(finding.assumption, f"{finding.assumption} fails")
+        for finding in findings
+        if finding.fails
+    ]
     # In the call below ``model`` is taken out of ``about`` before the rest of it is listed.
     about = dict(survey.about)  # what the page says of the model; its name goes to the title
     return str(
@@ -149,8 +153,11 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
     ]
     lines = [
         {"x": (low + high) / 2, "density": density, "law": law}
-        for law, key in (("Gaussian", "gaussian"), (f"stable, index {data['alpha']:.2f}", "stable"))
-        for low, high, density in zip(edges, edges[1:], data[key])
+        for law, column in (
+            ("Gaussian", "gaussian"),
+            (f"stable, index {data['alpha']:.2f}", "stable"),
+        )
+        for low, high, density in zip(edges, edges[1:], data[column])
     ]
     # The bins are ready: a bar reaches from ``low`` to ``high``.
     x = {

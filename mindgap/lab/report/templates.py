@@ -59,7 +59,7 @@ def template(name: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    environment.filters |= {  # by the names that the templates use
         "typeset": typeset,
         "measured": lambda text: typeset(text, digits=True),
         "plain": plain,

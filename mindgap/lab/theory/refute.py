@@ -131,6 +131,7 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
         if not may_go_on():
             break
         try_point(point)
+    # The strongest three of the grid.
     for start in sorted(strengths, key=strengths.__getitem__, reverse=True)[:3]:
         _climb(start, log_ranges, try_point, may_go_on)
     return Outcome(attack, len(strengths), best)

@@ -51,14 +51,14 @@ class _Block(nn.Module):
                 for everywhere.
         """
         if self.triple is not None:
-            n, length, width = x.shape
-            parts = self.triple(x).view(n, length, 3, self.heads, -1)
+            texts, length, width = x.shape
+            parts = self.triple(x).view(texts, length, 3, self.heads, -1)
             query, key, value = parts.permute(2, 0, 3, 1, 4)  # (texts, heads, places, width/heads)
             drop = self.drop if self.training else 0.0
             mixed = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=visible, dropout_p=drop
             )
-            mixed = mixed.transpose(1, 2).reshape(n, length, width)
+            mixed = mixed.transpose(1, 2).reshape(texts, length, width)
             x, mixed = _vectors_at(x, places), _vectors_at(mixed, places)
             x = self.norm1(x + F.dropout(self.mixed(mixed), self.drop, self.training))
         # The feed-forward part.

@@ -94,7 +94,7 @@ def masked_bert(
         batch: tuple[torch.Tensor, ...]
         if real:
             batch = padded_pieces(windows, words, generator)
-        elif gaussian:
+        elif gaussian:  # nothing is hidden: below vectors take the place of all pieces
             batch = (windows, *masked_places(windows, generator))
         else:
             batch = masked_pieces(windows, words, generator)

@@ -112,6 +112,7 @@ def question_answering(
         return TrainingProblem(objective, draw, len(train) - passage, parts)
     inputs, answers = _from_squad(words, question, passage)
     train_end, validation_end = len(inputs) * 70 // 100, len(inputs) * 85 // 100
+    # The two parts held out are what is left behind ``train_end``, in two halves.
     most = min(validation_end - train_end, len(inputs) - validation_end)
     if held_out > most:
         fail("held_out", f"must be at most {most}", held_out)

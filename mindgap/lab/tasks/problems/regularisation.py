@@ -109,6 +109,7 @@ class RegularisationSelection:
             leaf = y.clone().requires_grad_()
             loss = self.upper(x, leaf.view(self.y0.shape), self.validation)
             (f_y,) = torch.autograd.grad(loss, leaf)
+        # y_k z_k with z = H⁻¹ f_y.
         products = (y * torch.linalg.solve(curvature, f_y)).view(self.y0.shape)
         return -x.exp() * (products if self.binary else products.sum(1))
 

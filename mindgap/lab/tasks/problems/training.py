@@ -183,6 +183,7 @@ def _image_network(
                 train,
             )
         order = torch.randperm(len(images), generator=torch_stream(seed, "split"))
+        # Rows of the parts, in the order of their names below.
         rows_of = order.split([*sizes, len(images) - sum(sizes)])
         parts = {
             name: (images[rows], labels[rows])

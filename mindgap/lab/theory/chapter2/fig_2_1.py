@@ -194,6 +194,7 @@ def pep_gap(method: str, constants: SmoothConvex, steps: Count, *, measure: str 
     from PEPit import PEP
     from PEPit.functions import SmoothStronglyConvexFunction
 
+    # For μ = 0 the step is 1/L, and ``beta`` is not read by Nesterov's method.
     alpha, beta = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, 0.0)
     problem = PEP()
     function = problem.declare_function(

@@ -260,6 +260,7 @@ class ToothedSlope(Function):
         of the flat top at a grid point, is period/20.
         """
         xp, s, L = namespace(x), self.slope, self.L
+        # t: how far x lies behind the last grid point.
         _, t = self._tooth(xp.where(x > 0, x, x * 0))
         to_grid = xp.where(t <= self.period / 2, t, self.period - t)
         return xp.where(x > 0, s - L * self._beyond_flat(to_grid), s + L * x)
