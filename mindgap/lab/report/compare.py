@@ -142,7 +142,9 @@ def difference(
     mean_a, mean_b = stats_a["mean"], stats_b["mean"]
 
     def difference_at(row: np.intp, outcome: str, error: float) -> Difference:
-        """The outcome with the x and both means of one of the compared places."""
+        """``unjudged`` with an outcome, and the x and both means at one compared place, a row of
+        ``mean_a`` and ``mean_b``; ``error`` is the difference there in standard errors.
+        """
         x, value_a, value_b = (float(column[row]) for column in (stats_a["x"], mean_a, mean_b))
         return replace(unjudged, outcome=outcome, where=x, a=value_a, b=value_b, error=error)
 

@@ -86,8 +86,8 @@ def load_study(folder: Path) -> Loaded:
     problems: list[str] = []
 
     def read(kind: type[Form], name: str, default: Form) -> Form:
-        """The content of a file of the folder, or ``default`` where it is missing or damaged. A
-        damaged file is added to the problems.
+        """The content of the file ``name`` of ``folder``, or ``default`` where it is missing or
+        damaged. What is wrong with a damaged file is appended to ``problems``.
         """
         try:
             return read_form(kind, folder / name) if (folder / name).exists() else default

@@ -228,7 +228,8 @@ def encode(drawing: Drawing) -> dict[str, Any]:
 
     def encoded(series: Series, names: Sequence[str]) -> dict[str, Any]:
         """A series by the keys of the script: numbers of the method ``m`` and of the panel ``f``,
-        the seed ``s`` and statistics of the last values ``ends`` if it has them, and the columns.
+        the seed ``s`` and statistics of the last values ``ends`` if it has them, and the columns of
+        these ``names``.
         """
         keys: dict[str, Any] = {
             "m": drawing.methods.index(series.method),

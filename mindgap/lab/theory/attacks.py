@@ -74,8 +74,8 @@ def _family(
 
         @wraps(solve)
         def attempt(parameters: Parameters, **reading: Any) -> Certificate | None:
-            # No docstring: ``wraps`` gives the attempt that of ``solve``. ``family``, ``claim`` and
-            # ``method`` are the decorator's arguments.
+            # No docstring: ``wraps`` gives the attempt that of ``solve``, which solves an instance.
+            # ``family``, ``claim`` and ``method`` are the decorator's arguments.
             instance = {
                 name: math.ceil(value) if name in ("K", "n") else value
                 for name, value in parameters.items()
@@ -155,7 +155,9 @@ def _count_on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float)
         return None
 
     def gradient(x: float) -> float:
-        # Faster than ``function.gradient``; the argument is cut at ±700, where sinh is finite.
+        """f'(x) of the function, faster than by its ``gradient``; the argument is cut at ±700,
+        where sinh is finite.
+        """
         return L0 / L1 * math.sinh(min(max(L1 * x, -700), 700))
 
     checks = {"(L0, L1)-smooth, M and f(x0) - f* exact": True, "ε > 0": epsilon > 0}

@@ -97,11 +97,11 @@ class LiftedChain:
 
         # A term of 0 keeps an argument that a level does not look at in autograd's graph.
         def upper(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
-            """The chain at x, one draw of its oracle; y only by a term of 0."""
+            """f: the chain at x for one draw of its oracle, ``batch[0]``; y only by a term of 0."""
             return _chain_value(chain, self.probability, x, batch[0]) + 0.0 * y.sum()
 
         def lower(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
-            """‖y‖²/2; x and the batch only by terms of 0."""
+            """g = ‖y‖²/2; x and the batch only by terms of 0."""
             return y.square().sum() / 2 + 0.0 * x.sum() + 0.0 * batch[0].sum()
 
         return BilevelProblem(

@@ -275,7 +275,7 @@ class SymmetricPareto(NoiseLaw):
         a = self.index
 
         def density(x: Array) -> Array:
-            """(a/2) |x|^(-a-1) for |x| >= 1, else 0."""
+            """(a/2) |x|^(-a-1) for |x| >= 1, else 0, with a the tail index."""
             # The maximum keeps the power finite where it is not taken.
             return np.where(np.abs(x) >= 1, 0.5 * a * np.maximum(np.abs(x), 1.0) ** (-a - 1), 0.0)
 

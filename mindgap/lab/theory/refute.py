@@ -102,7 +102,8 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
 
     def try_point(point: tuple[float, ...]) -> float:
         """Return the strength of the instance at a point (logarithms of the parameters); -1 where
-        there is no instance. A point is tried once; the strongest certificate is kept in ``best``.
+        there is no instance. A point is tried once: ``strengths`` remembers it, and ``best`` the
+        strongest certificate so far.
         """
         nonlocal best, best_strength
         if point not in strengths:
@@ -118,7 +119,7 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
         return strengths[point]
 
     def may_go_on() -> bool:
-        """Whether tries and time are left."""
+        """Whether tries and time are left; every point in ``strengths`` was a try."""
         return len(strengths) < tries and time.monotonic() < deadline
 
     # The grid's coordinates are the middles of ``points`` equal parts of each range.

@@ -318,7 +318,9 @@ def _terminal_progress(name: str) -> Progress | None:
         return None
 
     def show(received: int, total: int) -> None:
-        """Write the line again, in megabytes; ``total`` is 0 where it is not known."""
+        """Write the line of the file ``name`` again, in megabytes: bytes received, and in all, 0
+        where that is not known.
+        """
         of_total = f" of {total / 1e6:.1f}" if total else ""
         end = "\n" if total and received >= total else ""
         sys.stderr.write(f"\r{name}: {received / 1e6:.1f}{of_total} MB{end}")

@@ -215,14 +215,14 @@ class HyperCleaning(CleaningTask):
 
         # Inside, flat weights are in the order (classes, features), as softmax_derivatives has it.
         def derivatives(flat: Tensor) -> tuple[Tensor, Tensor]:
-            """Gradient and Hessian of the lower loss at flat weights."""
+            """Gradient and Hessian of the lower loss of the samples solved on, at flat W."""
             by_class = flat.view(self.classes, -1)
             gradient, curvature = softmax_derivatives(features, labels, weights, by_class)
             decay = 2 * self.decay * torch.ones_like(flat)
             return gradient.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:
-            """The lower loss at flat weights."""
+            """The lower loss of the same samples, with their ``weights``, at flat W."""
             return self._weighted_loss(flat.view(self.classes, -1).T, features, labels, weights)
 
         solved = newton(derivatives, value, self.y0.reshape(-1))
@@ -239,7 +239,9 @@ class HyperCleaning(CleaningTask):
         share = float(chosen.double().mean())  # the lower loss is a mean over all samples
 
         def value(y: Tensor) -> Tensor:
-            """The lower loss at y (features, classes), with weights 1 and 0."""
+            """The lower loss at W = y (features, classes), with weight 1 on the chosen samples and
+            0 on the others: ``share`` times the chosen ones' mean, and the decay.
+            """
             return share * cross_entropy(features @ y, labels) + self.decay * y.square().sum()
 
         return lbfgs(value, self.y0, max_iter=500, tolerance_grad=1e-6).reshape(-1)
@@ -330,7 +332,9 @@ def hyper_cleaning(
     target = torch.device(device)
 
     def tensors(features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Features and labels as tensors on the device, the features of type ``dtype``."""
+        """Features and labels as tensors on the device ``target``, the features of type
+        ``dtype``.
+        """
         return torch.from_numpy(features).to(target, dtype), torch.from_numpy(labels).to(target)
 
     return HyperCleaning(

@@ -54,14 +54,16 @@ def regularisation_losses(task: RegularisationSelection) -> Pair:
     binary = task.binary
 
     def upper(x: Any, y: Any, batch: Any) -> Any:
-        """The mean loss of a batch, without decay; it does not depend on x."""
+        """f: the mean loss of a batch, without decay; it does not depend on x. ``binary``: labels
+        are -1 and 1, and y has one weight per feature.
+        """
         features, labels = batch
         if binary:
             return _softplus(-labels * (features @ y)).mean()
         return _cross_entropy(features @ y.T, labels).mean()
 
     def lower(x: Any, y: Any, batch: Any) -> Any:
-        """The mean loss of a batch, and the decay with weights e^x."""
+        """g: the mean loss of a batch, and the decay with weights e^x."""
         squares = y**2 if binary else (y**2).sum(1)
         return upper(x, y, batch) + 0.5 * (jnp.exp(x) * squares).sum()
 
@@ -77,12 +79,14 @@ def cleaning_losses(task: HyperCleaning) -> Pair:
     decay = task.decay
 
     def upper(x: Any, y: Any, batch: Any) -> Any:
-        """The mean loss of a clean batch; it does not depend on x."""
+        """f: the mean loss of a clean batch; it does not depend on x."""
         features, labels = batch
         return _cross_entropy(features @ y, labels).mean()
 
     def lower(x: Any, y: Any, batch: Any) -> Any:
-        """The mean loss of a batch, each sample with the weight σ(λ_i), and the decay."""
+        """g: the mean loss of a batch, each sample with the weight σ(λ_i), and ``decay``·‖W‖²;
+        ``samples`` are the numbers of the batch's samples.
+        """
         features, labels, samples = batch
         losses = _cross_entropy(features @ y, labels)
         return (jax.nn.sigmoid(x[samples]) * losses).mean() + decay * (y**2).sum()

@@ -76,7 +76,7 @@ def language_model(
     model = _transformer(words, width, layers, length, seed, causal=True)
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
-        """Random windows of the training text, each one word longer than an input."""
+        """``size`` random windows of the training text, each one word longer than an input."""
         return random_windows(train, length + 1, generator, size)
 
     parts = {
@@ -131,7 +131,7 @@ def masked_language_model(
         return masked_windows(windows, generator, mask=words, others=(0, words))
 
     def draw(generator: torch.Generator, size: int) -> MaskedBatch:
-        """Random windows of the training text, masked anew."""
+        """``size`` random windows of the training text, masked anew."""
         return mask(random_windows(train, length, generator, size), generator)
 
     objective = Objective(model, lambda network, batch: masked_loss(network, *batch))

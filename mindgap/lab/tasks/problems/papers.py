@@ -88,7 +88,8 @@ def masked_bert(
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
         """A minibatch of ``size`` masked windows at random places: padded with ``real``, and with
-        ``gaussian`` fresh vectors in place of the pieces. Advances the generator.
+        ``gaussian`` fresh vectors in place of the pieces. Advances the generator. ``pieces`` is the
+        text, ``words`` the size of its vocabulary.
         """
         windows = random_windows(pieces, length, generator, size)
         batch: tuple[torch.Tensor, ...]

@@ -197,7 +197,9 @@ def quadratic_problem(
     y0 = torch.zeros(dim_y, dtype=dtype, device=target)
 
     def draw_level(level: str, samples: int, attempt: int) -> Batch:
-        """The samples of a level as tensors; each level and attempt has its own random stream."""
+        """The samples of a level as tensors on ``target``; each level and attempt has a random
+        stream of its own. ``constants`` are L_y, L_x, L_c and μ.
+        """
         generator = numpy_stream(seed, "quadratic", level, attempt)
         in_y, in_x = _samples(generator, samples, dim_y, dim_x, *constants)
         return torch.from_numpy(in_y).to(target, dtype), torch.from_numpy(in_x).to(target, dtype)

@@ -106,7 +106,9 @@ def question_answering(
         }
 
         def draw(generator: torch.Generator, size: int) -> Batch:
-            """Questions made from random passages of the training text."""
+            """``size`` questions made from random passages of the training text; the mask is the
+            number ``words``.
+            """
             return _from_prose(train, question, passage, words, generator, size)
 
         return TrainingProblem(objective, draw, len(train) - passage, parts)
@@ -122,7 +124,9 @@ def question_answering(
     }
 
     def draw_squad(generator: torch.Generator, size: int) -> Batch:
-        """``size`` random training questions with their answers."""
+        """``size`` random training questions, the first ``train_end`` of all, with their
+        answers.
+        """
         rows = torch.randint(0, train_end, (size,), generator=generator)
         return inputs[rows], answers[rows]
 

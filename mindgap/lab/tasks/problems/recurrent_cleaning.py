@@ -308,8 +308,9 @@ class RecurrentCleaning(CleaningTask):
             return self._weighted_loss(dict(net.items()), words, labels, weights)
 
         def batches() -> Iterator[Tensor]:
-            """Yield the rows of batches of ``size`` texts, epoch after epoch without end, each in a
-            new order. The orders are the same in every call.
+            """Yield the rows of batches of ``size`` of the texts solved on (``words``, ``labels``),
+            epoch after epoch without end, each in a new order. The orders are the same in every
+            call; texts left over at an epoch's end are dropped.
             """
             generator = numpy_stream(0, "recurrent cleaning", "common solve")
             while True:
@@ -422,7 +423,7 @@ def recurrent_cleaning(
     weights = recurrent_start(shapes, seed, "recurrent cleaning", dtype, target)
 
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
-        """Word numbers and labels as tensors on the device."""
+        """Word numbers and labels as tensors on the device ``target``."""
         return torch.from_numpy(words).to(target), torch.from_numpy(labels).to(target)
 
     train_words = tweets.words[train_rows]

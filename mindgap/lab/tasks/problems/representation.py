@@ -160,7 +160,9 @@ class HyperRepresentation:
         weights = torch.ones_like(labels)
 
         def derivatives(flat: Tensor) -> tuple[Tensor, Tensor]:
-            """Gradient and Hessian of each task's part of g at its flat head (ways, features)."""
+            """Gradient and Hessian of each task's part of g at its flat head; ``shape`` is (tasks,
+            ways, features), and ``weights`` are all 1.
+            """
             slope, curvature = softmax_derivatives(features, labels, weights, flat.view(shape))
             decay = 2 * self.decay * torch.eye(flat.shape[-1], dtype=flat.dtype, device=flat.device)
             return slope.flatten(1) + 2 * self.decay * flat, curvature + decay

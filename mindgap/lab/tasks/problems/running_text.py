@@ -156,7 +156,8 @@ def bigram_loss(text: str, words: int) -> float:
 
     def probabilities(part: np.ndarray) -> np.ndarray:
         """Three probabilities of each word of ``part`` but the first, (3, words of the part - 1):
-        given the word before, by its own frequency, and 1/words.
+        given the word before, by its own frequency, and 1/words. ``pairs``, sorted, and their
+        ``counts`` are those of the training text.
         """
         # The count in training of each pair, 0 for a pair that does not occur there.
         pair_numbers = part[:-1] * words + part[1:]
@@ -195,8 +196,8 @@ def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
     carried, structure = pytree.tree_flatten(state)
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy of a segment that begins in the carried state; overwrites that state
-        with the segment's last one.
+        """Mean cross-entropy of a segment that begins in the state whose tensors are ``carried``;
+        overwrites them with the segment's last state.
         """
         # The model gets clones: autograd needs the first state after it has been overwritten.
         first_state = pytree.tree_unflatten([t.clone() for t in carried], structure)

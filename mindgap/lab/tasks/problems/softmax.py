@@ -70,7 +70,7 @@ def lbfgs(value: Callable[[Tensor], Tensor], start: Tensor, **limits: float) -> 
     solver = torch.optim.LBFGS([y], line_search_fn="strong_wolfe", **limits)  # type: ignore[arg-type]
 
     def closure() -> Tensor:
-        """The function's value at y, whose gradient it leaves in ``y.grad``; the solver moves y and
+        """The function's value at y; leaves its gradient in ``y.grad``. The solver moves y and
         calls it again.
         """
         solver.zero_grad()

@@ -244,7 +244,7 @@ def prose_transformer(
     """
 
     def build() -> SmallTransformer:
-        """The network; for Gaussian vectors without its table of words."""
+        """The network; without its table of words where vectors take their place."""
         return SmallTransformer(
             words, width, layers, length=length, attention=attention, embedding=not gaussian
         )

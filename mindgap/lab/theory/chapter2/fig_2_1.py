@@ -150,7 +150,9 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     program, rho2 = _program(method, float(Q))
 
     def is_proved(rho: float) -> bool:
-        """Whether some Lyapunov function proves the rate ρ; sets the program's parameter."""
+        """Whether some Lyapunov function proves the rate ρ, because the program's value is at most
+        0 (``SLACK`` for rounding); sets the program's parameter ρ².
+        """
         rho2.value = rho**2
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "solution may be inaccurate": then the value decides
