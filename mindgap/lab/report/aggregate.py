@@ -52,6 +52,7 @@ def panel_titles(runs: Iterable[Run], facet: str) -> list[str]:
     for run in runs:
         value_of_run = _value_of_run(run, facet)
         for value in run.column(facet) if value_of_run is None else [value_of_run]:
+            # A list cannot be a key.
             distinct[tuple(value) if isinstance(value, list) else value] = None
     all_numbers = all(isinstance(value, (int, float)) for value in distinct)
     ordered = sorted(distinct) if all_numbers else distinct

@@ -68,10 +68,10 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     curves is called different.
     """
     between("level", level, 0, 1, ends="()")
+    # By study and scale.
     in_a = {(study.name, study.scale): study for study in load(a)}
     in_b = {(study.name, study.scale): study for study in load(b)}
     common = [key for key in in_a if key in in_b]
-    # A key is (study, scale).
     return Comparison(
         verdicts=tuple((*key, _verdict(in_a[key]), _verdict(in_b[key])) for key in common),
         curves=tuple(

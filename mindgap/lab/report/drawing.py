@@ -329,6 +329,7 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
 
     Args:
         identity: id of the figure in the page.
+        tuning: the search, with the trials of each method in their order.
         methods: the study's methods, which come first.
     """
     figure = Figure(

@@ -146,7 +146,7 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
     # The longest names first, because a short name may end a longer one.
     for name, answer in sorted(parts.items(), key=lambda part: -len(part[0])):
         sentence, numbers = f"{name}: {answer}", ""
-        start = text.find(sentence)
+        start = text.find(sentence)  # -1 where it does not stand there: such parts come first
         if start >= 0:
             end = start + len(sentence)
             if text.startswith(" (", end):

@@ -216,7 +216,7 @@ def _caption(answer: dict[str, Any]) -> str:
     kinds = _kinds_of_lines(answer)
     if not answer["tried"] or not answer.get("decision"):
         return ""
-    words = {"best": "blue", "baseline": "orange, AdamW at its best rate"}
-    coloured = " and ".join(f"{name} ({words[kind]})" for name, kind in kinds.items())
+    words_of = {"best": "blue", "baseline": "orange, AdamW at its best rate"}
+    coloured = " and ".join(f"{name} ({words_of[kind]})" for name, kind in kinds.items())
     others = len({run["name"] for run in answer["tried"]} - kinds.keys())
     return f"Validation loss of {coloured}, and of {others} other settings (grey)."

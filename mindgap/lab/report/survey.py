@@ -117,6 +117,7 @@ def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[
     """
     if finding:
         title, caption = finding, f"{title}. {caption}"
+    # What every chart has, unless its ``spec`` says otherwise.
     frame = {
         "$schema": SCHEMA_URL,
         "config": _CONFIG,

@@ -42,6 +42,7 @@ def augmented_batches(
     device, (number, _, height, width) = images.device, images.shape
     used = number - number % size  # images in full batches
     order = torch.randperm(number, generator=generator, device=device)[:used]
+    # Downwards and to the right in the padded image; a shift of ``pad`` leaves an image in place.
     shifts = torch.randint(0, 2 * pad + 1, (2, used, 1), generator=generator, device=device)
     mirrored = torch.rand(used, 1, generator=generator, device=device) < 0.5
     columns = torch.arange(width, device=device)

@@ -211,7 +211,8 @@ def made_up_tweets(
     generator = numpy_stream(seed, "made-up tweets")
     vectors = generator.standard_normal((vocabulary + 1, 8)).astype(np.float32)
     vectors[0] = 0.0
-    mood = np.concatenate([[0], np.arange(vocabulary) % 3 - 1])  # -1, 0, 1
+    # Of each word number: -1 nasty, 0 neither (as no word is), 1 nice.
+    mood = np.concatenate([[0], np.arange(vocabulary) % 3 - 1])
     vectors[:, 0] += mood
     words = generator.integers(1, vocabulary + 1, (texts, length)).astype(np.int32)
     lengths = generator.integers(2, length + 1, texts)

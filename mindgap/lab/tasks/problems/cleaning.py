@@ -363,6 +363,8 @@ def _whiten(parts: dict[str, Table], components: int) -> dict[str, Table]:
     if whole("components", components, least=1) > min(samples.shape):
         fail("components", f"must be at most {min(samples.shape)}", components)
     mean = samples.mean(0)
+    # The rows of ``basis`` are the components, the largest first; a singular value over √n is the
+    # samples' deviation along its component.
     _, singular_values, basis = np.linalg.svd(samples - mean, full_matrices=False)
     scale = singular_values[:components] / np.sqrt(len(samples))
     return {

@@ -100,6 +100,7 @@ class HalfCode(torch.autograd.Function):
         )
         grad = grad.to(dtype)
         # ``by_...`` is the loss's derivative by something, one row per word of a text.
+        # First of the second layer, whose mean the code is, then of the first.
         by_units = torch.cat([grad[:size] for size in sizes]).mul_(share.to(dtype))
         by_arguments = _by_tanh_arguments(by_units, second_units, second_recurrent, sizes)
         second_gradients = _weight_gradients(first_units, second_units, by_arguments, sizes)
@@ -253,8 +254,9 @@ def _most_texts(problem: BilevelProblem) -> tuple[int, ...]:
         for number in range(data.n // data.batch_size)
     ]
     places = torch.arange(minibatches[0].shape[1], device=minibatches[0].device)[:, None]
-    texts = torch.stack([((words != 0).sum(1) > places).sum(1) for words in minibatches])
-    return (len(minibatches[0]), *texts.amax(0).tolist()[1:])
+    # (minibatches, words): how many texts are longer than each place, which has a word then.
+    counts = torch.stack([((words != 0).sum(1) > places).sum(1) for words in minibatches])
+    return (len(minibatches[0]), *counts.amax(0).tolist()[1:])
 
 
 def half_code(

@@ -123,6 +123,7 @@ def polynomial_l0(f: Polynomial, L1: Positive) -> float:
     first = _derivative(f.coefficients)
     second = np.array(_derivative(first))
     third = np.array(_derivative(_derivative(first)))
+    # 0 is there in case that no root is real: any point may be a candidate.
     candidates = [np.zeros(1), np.roots(first[::-1]), np.roots(second[::-1])]
     for sign in (-1.0, 1.0):
         stationary = sign * L1 * second  # f''' ± L1 f''
