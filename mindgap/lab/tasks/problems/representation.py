@@ -381,6 +381,7 @@ def draw_tasks(
         classes = np.unique(table.labels)
         halves_of.append([[rows[table.labels[rows] == c] for c in classes] for rows in halves])
         fewest = min(len(class_rows) for half in halves_of[-1] for class_rows in half)
+        # A half must hold ``shots`` examples of every class, whichever classes are drawn.
         if len(classes) < ways or fewest < shots:
             rule = f"must have {ways} classes with {2 * shots} examples each"
             counts = f"{len(classes)} classes, {2 * fewest} examples of the smallest"
