@@ -422,8 +422,8 @@ STATISTIC_WORDS = {"mean": "mean ± sd", "quantiles": "median, 10–90 %", "ever
 
 def drawn_words(drawing: Drawing) -> str:
     """The label of the y-axis and, of lines, how several runs are drawn, in brackets."""
-    words = STATISTIC_WORDS.get(drawing.statistic) if drawing.kind == "lines" else None
-    return signs(drawing.figure.y_label) + (f" ({words})" if words else "")
+    how_drawn = STATISTIC_WORDS.get(drawing.statistic) if drawing.kind == "lines" else None
+    return signs(drawing.figure.y_label) + (f" ({how_drawn})" if how_drawn else "")
 
 
 def rank_words(drawing: Drawing) -> str:

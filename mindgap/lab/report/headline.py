@@ -43,8 +43,8 @@ def headline(drawing: Drawing) -> str:
         column = "mean" if drawing.average == "mean" else "q50"
         start, end = float(axis.series[0].columns[column][0]), next(iter(ends.values()))
         return f"{title}: {average}from {number(start)} to {number(end)}"
-    words = _end_words(drawing, ends, average)
-    return f"{title}{_place_words(drawing)}" + (f": {words}" if words else "")
+    end_words = _end_words(drawing, ends, average)
+    return f"{title}{_place_words(drawing)}" + (f": {end_words}" if end_words else "")
 
 
 def _place_words(drawing: Drawing) -> str:
@@ -103,7 +103,7 @@ def _point_words(drawing: Drawing) -> str:
     """
     from scipy.stats import spearmanr
 
-    words = []
+    texts = []
     for method in drawing.methods:
         series = [series for series in drawing.axes[0].series if series.method == method]
         x, y = (
@@ -117,12 +117,12 @@ def _point_words(drawing: Drawing) -> str:
         low, high = number(y[finite].min()), number(y[finite].max())
         name = f" ({signs(method)})" if len(drawing.methods) > 1 else ""
         if drawing.figure.hlines or np.ptp(x[finite]) == 0 or low == high:
-            words.append(f"{low}{name}" if low == high else f"between {low} and {high}{name}")
+            texts.append(f"{low}{name}" if low == high else f"between {low} and {high}{name}")
         else:
-            words.append(f"{spearmanr(x[finite], y[finite])[0]:.2f}{name}".replace("-", "−"))
+            texts.append(f"{spearmanr(x[finite], y[finite])[0]:.2f}{name}".replace("-", "−"))
     # Ranges begin with "between", and beside rules there are no correlations.
-    are_correlations = words and not words[0].startswith("between") and not drawing.figure.hlines
-    return ("rank correlation " if are_correlations else "") + ", ".join(words)
+    are_correlations = texts and not texts[0].startswith("between") and not drawing.figure.hlines
+    return ("rank correlation " if are_correlations else "") + ", ".join(texts)
 
 
 def _span(values: dict[str, float]) -> str:
@@ -194,7 +194,7 @@ def _lead_words(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[st
         f"“{signs(method)}”" if "," in method else signs(method) for method in (lead, rivals[0])
     )
     if len(rivals) == 1:
-        words = f"{'above' if drawing.more_is_better else 'below'} {rival_name}"
+        comparison = f"{'above' if drawing.more_is_better else 'below'} {rival_name}"
     else:
-        words = "highest" if drawing.more_is_better else "lowest"
-    return f": {lead_name} {words} in {ahead} of {panels} panels"
+        comparison = "highest" if drawing.more_is_better else "lowest"
+    return f": {lead_name} {comparison} in {ahead} of {panels} panels"

@@ -101,6 +101,7 @@ def anchors(studies: Sequence[Loaded]) -> list[str]:
     ids: list[str] = []
     for study in studies:
         base = slug(f"{study.name}-{study.scale}").replace(".", "-")
+        # How many studies before it have this name and scale.
         earlier = sum(1 for other in ids if other == base or other.startswith(f"{base}--"))
         ids.append(f"{base}--{earlier + 1}" if earlier else base)
     return ids

@@ -218,11 +218,11 @@ def _calls(study: Loaded) -> str:
         if column:
             most_calls[method] = max(most_calls.get(method, 0.0), float(column[-1]))
     methods_with = grouped((calls, method) for method, calls in most_calls.items())
-    words = []
+    entries = []
     for calls, methods in sorted(methods_with.items(), reverse=True):
         names = ", ".join(methods) if len(methods) < 4 else f"{len(methods)} methods"
-        words.append(f"{names} {number(calls)}")
-    return "; ".join(words)
+        entries.append(f"{names} {number(calls)}")
+    return "; ".join(entries)
 
 
 #: Shape of a point -> its picture as SVG, in a box of 24 x 14.
@@ -297,13 +297,13 @@ def tuned_table(study: Loaded) -> list[tuple[str, ...]]:
     """The table of what ``mindgap tune`` chose: method, number of trials, chosen settings and which
     of them stand at an end of the grid, value of the metric, seconds.
     """
-    table: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for method, search in study.tuning.methods.items():
         settings = ", ".join(f"{name} = {value:.3g}" for name, value in search.chosen.items())
         at_an_end = f" (an end for {', '.join(search.ends)})" if search.ends else ""
         trials, value, seconds = len(search.trials), number(search.value), number(search.seconds)
-        table.append((method, str(trials), settings + at_an_end, value, seconds))
-    return table
+        rows.append((method, str(trials), settings + at_an_end, value, seconds))
+    return rows
 
 
 def tried_table(study: Loaded) -> list[tuple[str, ...]]:
@@ -377,11 +377,11 @@ def _distinct(runs: Sequence[Run], field: str) -> list[str]:
     """The distinct values of a field of the runs' headers, each a mapping, in words: "name value",
     divided by commas.
     """
-    words = {
+    texts = {
         ", ".join(f"{name} {plain(value)}" for name, value in getattr(run.header, field).items())
         for run in runs
     }
-    return sorted(words - {""})
+    return sorted(texts - {""})
 
 
 #: What the template calls.

@@ -102,8 +102,8 @@ def _finding(survey: Survey, quantity: str) -> str:
     sentences = [line.sentence for line in survey.findings if line.quantity == quantity]
     if not sentences or sentences[0].startswith("not measured"):
         return ""
-    head = re.split(r": | \(", sentences[0])[0]  # up to a colon or a bracket
-    return head[:1].upper() + head[1:]
+    first_part = re.split(r": | \(", sentences[0])[0]  # up to a colon or a bracket
+    return first_part[:1].upper() + first_part[1:]
 
 
 def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -218,7 +218,7 @@ class HyperCleaning(CleaningTask):
             """Gradient and Hessian of the lower loss of the samples solved on, at flat W."""
             by_class = flat.view(self.classes, -1)
             gradient, curvature = softmax_derivatives(features, labels, weights, by_class)
-            decay = 2 * self.decay * torch.ones_like(flat)
+            decay = 2 * self.decay * torch.ones_like(flat)  # the diagonal of c ‖W‖²'s Hessian
             return gradient.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:

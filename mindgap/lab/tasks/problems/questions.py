@@ -164,7 +164,7 @@ def best_spans(scores: torch.Tensor, *, after: int, longest: int) -> torch.Tenso
     first = places.unsqueeze(1)
     allowed = (places >= first) & (places < first + longest) & (first >= after)
     sums = (scores[:, :, None, 0] + scores[:, None, :, 1]).masked_fill(~allowed, -torch.inf)
-    best = sums.flatten(1).argmax(dim=1)
+    best = sums.flatten(1).argmax(dim=1)  # counted row by row
     return torch.stack([best // scores.shape[1], best % scores.shape[1]], dim=1)
 
 
@@ -188,6 +188,7 @@ def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, flo
     *Differs from the paper*: places are compared, not texts: the same words elsewhere in the
     passage do not count.
     """
+    # (n, 1) and (n, answers): every span meets each of its answers.
     first, last = spans[:, None, 0], spans[:, None, 1]
     answer_first, answer_last = answers.unbind(-1)
     # Words that span and answer have in common; negative where they lie apart.

@@ -61,7 +61,7 @@ class RunningText:
         Args:
             short: whether to yield a shorter last segment where words are left over.
         """
-        words = self.rows.shape[1] - 1
+        words = self.rows.shape[1] - 1  # the last one has none after it
         for start in range(0, words if short else words - self.length + 1, self.length):
             stop = min(start + self.length, words)
             yield self.rows[:, start:stop], self.rows[:, start + 1 : stop + 1]

@@ -165,7 +165,7 @@ class DeepLinear(Function):
             fail("X, Y", "must be matrices with one column per sample", (X.shape, Y.shape))
         self.X, self.Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
         self.widths = (X.shape[0], *hidden, Y.shape[0])
-        # W_l maps width_{l-1} numbers to width_l.
+        # (rows, columns) of each W_l, which maps width_{l-1} numbers to width_l.
         self.shapes = [(rows, columns) for columns, rows in itertools.pairwise(self.widths)]
         self.dimension = sum(rows * columns for rows, columns in self.shapes)
 
