@@ -52,6 +52,7 @@ def panel_titles(runs: Iterable[Run], facet: str) -> list[str]:
     for run in runs:
         value_of_run = _value_of_run(run, facet)
         for value in run.column(facet) if value_of_run is None else [value_of_run]:
+            # A list cannot be a key.
             distinct[tuple(value) if isinstance(value, list) else value] = None
     all_numbers = all(isinstance(value, (int, float)) for value in distinct)
     ordered = sorted(distinct) if all_numbers else distinct
@@ -103,6 +104,7 @@ class Readings:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        # Name -> what :meth:`column` returned for it.
         self._columns: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -169,6 +171,7 @@ def over_seeds(readings_of_runs: Sequence[Curve]) -> dict[str, np.ndarray]:
         ([2.0, 4.0], [2.0, 2.0])
     """
     curves = _sorted_curves(readings_of_runs)
+    # Beyond the first run's end the statistics would be about other seeds.
     first_end = min((x[-1] for x, _ in curves), default=-np.inf)
     curves = [(x[x <= first_end], y[x <= first_end]) for x, y in curves]
     if not curves or not all(len(x) for x, _ in curves):
@@ -211,6 +214,7 @@ def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
     """
     finite = np.isfinite(x)
     x, y = x[finite], y[finite]
+    # ``place_of`` is the number of each reading's place, ``counts`` how many readings it has.
     places, place_of, counts = np.unique(x, return_inverse=True, return_counts=True)
     if len(places) == len(x):
         return places, y[np.argsort(x, kind="stable")]
@@ -255,6 +259,7 @@ def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray
         present: (runs, places), where a run was read.
     """
     n = present.sum(0)
+    # ``all_finite``: the place was read, and no run has an undefined value there.
     read_and_finite = present & np.isfinite(values)
     all_finite = (read_and_finite | ~present).all(0) & (n > 0)
     summands = np.where(read_and_finite, values, 0.0)
@@ -328,13 +333,14 @@ def _with_rows(series: Series, rows: Iterable[int]) -> Series:
 
 
 def _bucket_borders(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
-    """Borders of buckets as row numbers, shape (buckets + 1,), from 0 to the number of rows.
+    """Borders of buckets along the places ``x`` as row numbers, shape (buckets + 1,), from 0 to the
+    number of rows: bucket i holds the rows from border i up to, not including, border i + 1.
 
     Where x never falls the buckets are equally wide on the axis, which is logarithmic where
     ``log_x``; otherwise they have equally many rows.
     """
     if np.all(np.diff(x) >= 0):
-        if log_x and (x > 0).any():
+        if log_x and (x > 0).any():  # places at 0 or below count as the smallest positive one
             x = np.log(np.maximum(x, x[x > 0].min()))
         if x[-1] > x[0]:
             starts = np.searchsorted(x, np.linspace(x[0], x[-1], buckets + 1)[:-1])

@@ -61,13 +61,14 @@ class Comparison:
 
 
 def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
-    """Compare two folders of records, study by study and curve by curve.
+    """Compare two folders of records, ``a`` and ``b``, study by study and curve by curve.
 
     Two curves differ beyond seed noise if Welch's t of their means exceeds its quantile at some
     place. ``level`` is divided by the number of places (Bonferroni): at most this share of equal
     curves is called different.
     """
     between("level", level, 0, 1, ends="()")
+    # By study and scale.
     in_a = {(study.name, study.scale): study for study in load(a)}
     in_b = {(study.name, study.scale): study for study in load(b)}
     common = [key for key in in_a if key in in_b]
@@ -92,7 +93,9 @@ def _differences(a: Loaded, b: Loaded, level: float) -> list[Difference]:
     """
     differences = []
     # A scatter has no common places; its quantities show in the verdict's numbers.
-    quantities = dict.fromkeys((f.x, f.y) for f in a.description.figures if f.kind == "lines")
+    quantities = dict.fromkeys(
+        (figure.x, figure.y) for figure in a.description.figures if figure.kind == "lines"
+    )
     for method in (method for method in a.methods if method in b.methods):
         for x, y in quantities:
             curves_a, curves_b = (_curves(study, method, x, y) for study in (a, b))
@@ -105,6 +108,7 @@ def _differences(a: Loaded, b: Loaded, level: float) -> list[Difference]:
 def _curves(study: Loaded, method: str, x: str, y: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """One curve (x, y) per run of a method that recorded both columns."""
     panels = [Readings(run).panels(x, y, "") for run in study.runs if run.header.method == method]
+    # Without a facet a run has one panel, whose title is "", or none.
     return [panels_of_run[""] for panels_of_run in panels if panels_of_run]
 
 
@@ -131,13 +135,16 @@ def difference(
     common, rows_a, rows_b = np.intersect1d(stats_a["x"], stats_b["x"], return_indices=True)
     if not len(common):
         return replace(unjudged, outcome="differs")
+    # Evenly spaced among the common places, the first and the last included.
     compared = np.unique(np.linspace(0, len(common) - 1, PLACES).astype(int))
     stats_a = {name: column[rows_a[compared]] for name, column in stats_a.items()}
     stats_b = {name: column[rows_b[compared]] for name, column in stats_b.items()}
     mean_a, mean_b = stats_a["mean"], stats_b["mean"]
 
     def difference_at(row: np.intp, outcome: str, error: float) -> Difference:
-        """The outcome with the x and both means of one of the compared places."""
+        """``unjudged`` with an outcome, and the x and both means at one compared place, a row of
+        ``mean_a`` and ``mean_b``; ``error`` is the difference there in standard errors.
+        """
         x, value_a, value_b = (float(column[row]) for column in (stats_a["x"], mean_a, mean_b))
         return replace(unjudged, outcome=outcome, where=x, a=value_a, b=value_b, error=error)
 
@@ -149,11 +156,13 @@ def difference(
     if not unequal.any():
         return unjudged
     if min(stats_a["n"].min(), stats_b["n"].min()) < 2:
+        # No deviation is known: the place of the largest relative difference stands for the worst.
         relative = np.where(unequal, gap / np.maximum(size, 1e-300), -1)
         return difference_at(np.argmax(relative), "too few seeds", math.nan)
     welch_t, degrees = _welch(gap, stats_a, stats_b)
     welch_t = np.where(unequal, welch_t, 0.0)
-    # Two-sided, and divided by the number of places that are compared (Bonferroni).
+    # t over its quantile: two-sided, the level divided by the number of places that are compared
+    # (Bonferroni). Above 1 the means differ by more than noise.
     excess = welch_t / student.ppf(1 - level / len(compared) / 2, degrees)
     worst = np.argmax(excess)
     outcome = "differs" if excess[worst] > 1 else "within noise"

@@ -78,10 +78,12 @@ class Drawing:
 
     @property
     def empty(self) -> bool:
+        """Whether no axis has a point."""
         return not any(len(s) for axis in self.axes for s in axis.series)
 
     @property
     def kind(self) -> str:
+        """What is drawn: ``"lines"``, ``"path"`` or ``"points"``."""
         return self.figure.kind
 
     @property
@@ -110,7 +112,7 @@ class Drawing:
     @property
     def colours(self) -> list[int | None]:
         """The number of each method's colour in :data:`LIGHT`; ``None``: grey."""
-        coloured = self.accent or self.methods
+        coloured = self.accent or self.methods  # the methods that have a colour
         return [
             coloured.index(method) % len(LIGHT) if method in coloured else None
             for method in self.methods
@@ -158,6 +160,7 @@ class Drawing:
         column = "mean" if self.average == "mean" else "q50"
         searched = self.axes[0].name in SEARCHED
         values = series.columns[column]
+        # ``series.ends``, where kept, has the statistics of the runs' own last values.
         if series.ends and not searched:
             values = np.array([series.ends[column]])
         finite = values[np.isfinite(values)]
@@ -197,6 +200,7 @@ class Drawing:
             return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
         if self.kind != "lines":
             return [ALONG[0]] * len(self.methods)
+        # ``ALONG`` has a dash for each number of earlier lines, from 0 on.
         series = self.axes[0].series
         # Per method: panel -> its curve.
         curves = [{s.facet: s for s in series if s.method == method} for method in self.methods]
@@ -284,7 +288,8 @@ def draw(
         budget: points to keep, per axis; more are thinned, keeping extremes.
         accent: the methods that the claim is about.
     """
-    labels = {figure.x: figure.x_label or axes.get(figure.x, figure.x)}  # of the axes to draw
+    # Name -> label, the figure's own x-axis first.
+    labels = {figure.x: figure.x_label or axes.get(figure.x, figure.x)}
     if figure.kind == "lines" and figure.x in axes:
         in_order = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
         labels |= {name: axes[name] for name in in_order if name != figure.x}
@@ -292,6 +297,7 @@ def draw(
     drawn_axes = []
     for name, label in labels.items():
         axis = _axis(name, label, figure, runs, methods, titles, budget)
+        # An axis other than the figure's own is offered only where its quantity varies.
         x_varies = any(np.ptp(series.columns["x"]) > 0 for series in axis.series if len(series))
         if name == figure.x or x_varies:
             drawn_axes.append(axis)
@@ -323,6 +329,7 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
 
     Args:
         identity: id of the figure in the page.
+        tuning: the search, with the trials of each method in their order.
         methods: the study's methods, which come first.
     """
     figure = Figure(
@@ -338,7 +345,7 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
     series = []
     for method, search in tuning.methods.items():
         best = np.minimum.accumulate([float(trial.value) for trial in search.trials])
-        # Statistics of a has_no_band run: no deviation, and all quantiles are the value.
+        # The statistics of a single run: no deviation, and all quantiles are the value.
         columns = {"x": np.arange(1.0, len(best) + 1), "mean": best, "n": np.ones(len(best))}
         columns |= {"sd": np.zeros(len(best)), "q10": best, "q50": best, "q90": best}
         series.append(Series(method, "", columns))
@@ -365,7 +372,7 @@ def _axis(
         budget: points to keep, shared by all series.
     """
     run_series = _series_of_runs(name, figure, runs, methods, facets)
-    points_per_run = max(budget // max(len(run_series), 1), 12)
+    points_per_run = max(budget // max(len(run_series), 1), 12)  # at least 12, however many runs
     if figure.kind == "points":
         return Axis(name, label, tuple(thin_points(run, points_per_run) for run in run_series))
     buckets_per_run = max(points_per_run // 4, 3)  # a bucket keeps four points
@@ -374,7 +381,8 @@ def _axis(
     curves_of = grouped(  # (method, panel) -> its curves
         ((run.method, run.facet), (run.columns["x"], run.columns["y"])) for run in run_series
     )
-    buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)  # statistics keep six points
+    # Statistics keep six points per bucket; 6 to 200 buckets per curve.
+    buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)
     statistics = []
     for (method, facet), curves in curves_of.items():
         over_all_seeds = Series(method, facet, over_seeds(curves), ends=end_values(curves))
@@ -405,6 +413,7 @@ def _series_of_runs(
     series = []
     for readings in runs:
         header = readings.run.header
+        # On the axis of methods x is no reading: rows with y are enough, and x is put in below.
         x_name = figure.y if name == "method" else name
         for facet, (x, y) in readings.panels(x_name, figure.y, figure.facet).items():
             if name == "method":

@@ -24,7 +24,7 @@ SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
 #: fields of a tooltip channel in the wrong place and shows "undefined".
 TOOLTIP = {"content": "data"}
 FIT = {"type": "fit", "contains": "padding"}
-BY_SERIES = {"field": "r", "type": "nominal"}
+BY_SERIES = {"field": "r", "type": "nominal"}  # ``r`` of :func:`view_rows`: one line per series
 
 
 def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, Any]]:
@@ -42,9 +42,10 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
         where there is one. Methods that the claim is about come last, on top of the others.
     """
     log_x, log_y = drawing.figure.log_x, drawing.figure.log_y
-    shifts = dict(zip(drawing.methods, drawing.shifts))
+    shifts = dict(zip(drawing.methods, drawing.shifts))  # how far to the right of a named place
     band_floor = _band_floor(axis)
     drawn_series = axis.runs if statistic == "every" and axis.runs else axis.series
+    # With the number of each series, which stays that of its place in ``drawn_series``.
     accented_last = sorted(
         enumerate(drawn_series), key=lambda item: item[1].method in drawing.accent
     )
@@ -109,6 +110,7 @@ def specification(
             the page's script fills.
     """
     figure, independent = drawing.figure, drawing.independent_axes(axis)
+    # Where all points have one height, a scale around them would have no length.
     heights = {row["y"] for row in rows or [] if row["y"] is not None}
     y_scale = scale(figure.log_y, padded=bool(figure.log_y), flat=len(heights) == 1)
     y = {
@@ -129,6 +131,7 @@ def specification(
     }
     spec: dict[str, Any] = {
         **_frame(drawing, drawn_words(drawing)),
+        # The method that the pointer is on; see :func:`_highlight`.
         "params": [{"name": "lit", "value": ""}],
         "datasets": {"rows": rows or []},
         "data": {"name": "rows"},
@@ -136,7 +139,7 @@ def specification(
     if drawing.facets == ("",):
         return {**spec, "width": 620, "height": 320, "autosize": FIT, **unit}
     panels_per_row = panels_side_by_side(len(drawing.facets), most=3)
-    # In all panels together about as wide as one figure.
+    # All panels of a row together are about as wide as one figure.
     spec |= {
         "facet": _panels(drawing),
         "columns": panels_per_row,
@@ -171,7 +174,7 @@ def _frame(drawing: Drawing, subtitle: str, line_length: int = 78) -> dict[str, 
 
 
 def _panels(drawing: Drawing) -> dict[str, Any]:
-    """The channel that splits a figure into panels."""
+    """The channel that splits a figure into panels, by the rows' ``f``, in the figure's order."""
     return {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}
 
 
@@ -193,7 +196,9 @@ def _x_channel(drawing: Drawing, axis: Axis, *, own: bool) -> dict[str, Any]:
 
 
 def _by_method(drawing: Drawing, values: Sequence[Any]) -> dict[str, Any]:
-    """A channel (colour, shape, dash) with its legend; ``values`` has one entry per method."""
+    """A channel (colour, shape, dash) by the rows' method ``m``, with its legend; ``values`` has
+    one entry per method.
+    """
     return {
         "field": "m",
         "type": "nominal",
@@ -226,7 +231,7 @@ def _point_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[
 
 def _path_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
     """The layers of a path: a line through the rows in their order, and invisible points that show
-    the row pointed at. ``y`` is the vertical channel.
+    the row pointed at. ``y`` is the vertical channel; the rows' ``o`` is their place in the path.
     """
     in_order = {"order": {"field": "o", "type": "quantitative"}}
     line = {
@@ -260,7 +265,9 @@ def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[s
 
 
 def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
-    """A layer of points, each of which is visible only while the pointer is near it."""
+    """A layer of points, each of which is visible only while the pointer is near it; ``y`` is the
+    vertical channel. The page's script marks rows with a text to show by ``h``; a picture has none.
+    """
     nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
     return {
         "transform": [{"filter": "datum.h"}],
@@ -276,8 +283,8 @@ def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
 
 def _highlight(width: float) -> dict[str, Any]:
     """Channels of opacity and stroke width of lines. While a method is pointed at (``lit``), the
-    lines of the others fade. That line and those that the claim is about have the given width, the
-    others 1.
+    lines of the others fade. That line and those that the claim is about (their rows' ``k``) have
+    the given width, the others 1.
     """
     return {
         "opacity": {
@@ -351,6 +358,7 @@ def _rank_layers(
         rows: of :func:`_rank_rows`.
         x: the channel of the values, without its field.
     """
+    # ``v``, ``lo`` and ``hi`` are fields of ``rows``, ``s`` is one of the seeds' rows.
     point = {"type": "point", "filled": True, "size": 80, "opacity": 1, "tooltip": TOOLTIP}
     layers: list[dict[str, Any]] = [{"mark": point, "encoding": {"x": {**x, "field": "v"}}}]
     seeds = _seed_ends(drawing)
@@ -360,7 +368,7 @@ def _rank_layers(
             "mark": {"type": "tick", "thickness": 2, "height": 12},
             "encoding": {"x": {**x, "field": "s"}},
         }
-        layers.insert(0, ticks_of_seeds)
+        layers.insert(0, ticks_of_seeds)  # below the points
     if any("lo" in row for row in rows):
         interval = {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}}
         layers.insert(0, {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval})
@@ -386,11 +394,11 @@ def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
             low, high = statistics["mean"] - statistics["sd"], statistics["mean"] + statistics["sd"]
         accented = series.method in drawing.accent
         row = {"m": series.method, "f": series.facet, "v": end, "k": accented}
-        words = f"{series.method}\n{drawing.figure.y_label}: {number(end)}"
+        tooltip = f"{series.method}\n{drawing.figure.y_label}: {number(end)}"
         if statistics["n"] >= ENOUGH_SEEDS and math.isfinite(high) and (low > 0 or not log):
             row |= {"lo": low, "hi": high}
-            words += f"  [{number(low)}, {number(high)}]"
-        rows.append({**row, "t": words})
+            tooltip += f"  [{number(low)}, {number(high)}]"
+        rows.append({**row, "t": tooltip})
     return rows
 
 
@@ -414,8 +422,8 @@ STATISTIC_WORDS = {"mean": "mean ± sd", "quantiles": "median, 10–90 %", "ever
 
 def drawn_words(drawing: Drawing) -> str:
     """The label of the y-axis and, of lines, how several runs are drawn, in brackets."""
-    words = STATISTIC_WORDS.get(drawing.statistic) if drawing.kind == "lines" else None
-    return signs(drawing.figure.y_label) + (f" ({words})" if words else "")
+    how_drawn = STATISTIC_WORDS.get(drawing.statistic) if drawing.kind == "lines" else None
+    return signs(drawing.figure.y_label) + (f" ({how_drawn})" if how_drawn else "")
 
 
 def rank_words(drawing: Drawing) -> str:
@@ -552,6 +560,7 @@ def scale_of_names(names: Sequence[str]) -> dict[str, Any]:
     labels = json.dumps([name.split("\n") for name in names], ensure_ascii=False)
     angle = {"labelAngle": -35} if len(names) > 4 else {}
     return {
+        # Half a place is left free at both ends.
         "scale": {"type": "linear", "domain": [-0.5, len(names) - 0.5], "nice": False},
         "axis": {
             "values": list(range(len(names))),
@@ -581,7 +590,8 @@ def log_labels(channel: str, *, own: bool = False) -> str:
     """The Vega expression for the label of a tick on a logarithmic axis, as :func:`ticks` describes
     it. It looks at how many powers of ten the axis spans when it is drawn.
     """
-    domain = f"domain('{'child_' if own else ''}{channel}')"  # ends of the axis
+    # The ends of the axis; Vega-Lite puts "child_" before the name of a panel's own scale.
+    domain = f"domain('{'child_' if own else ''}{channel}')"
     decades = f"(log({domain}[1] / {domain}[0]) / LN10)"
     labelled = f"indexof({decades} > 2.2 ? [1] : [1, 2, 5], {_DIGIT}) >= 0"
     return f"{decades} < 0.5 || {labelled} ? {_LABEL} : ''"

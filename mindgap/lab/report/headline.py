@@ -19,7 +19,7 @@ def headline(drawing: Drawing) -> str:
     # The end of a path, or a place that a title asks for, is no number of its y-axis.
     if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
         return title
-    axis, values = drawing.axes[0], drawing.ends()
+    axis, values = drawing.axes[0], drawing.ends()  # (method, panel) -> its end value
     along_time = drawing.kind == "lines" and axis.name in AXES
     average = f"{drawing.average} " if drawing.average else ""
     if drawing.figure.y_label == "share of minibatches":  # a histogram
@@ -36,15 +36,15 @@ def headline(drawing: Drawing) -> str:
     if drawing.kind == "points" and one_panel_each and not drawing.names:
         return f"{title}: {_point_words(drawing)}"
     if len(drawing.facets) > 1 and not panel_per_method:
-        at = " at the end" if along_time else ""
-        return f"{title}{_panel_words(drawing, values, at, average)}"
+        read_at = " at the end" if along_time else ""
+        return f"{title}{_panel_words(drawing, values, read_at, average)}"
     ends = {method: value for (method, _), value in values.items()}
     if len(ends) == 1 and along_time:
         column = "mean" if drawing.average == "mean" else "q50"
         start, end = float(axis.series[0].columns[column][0]), next(iter(ends.values()))
         return f"{title}: {average}from {number(start)} to {number(end)}"
-    words = _end_words(drawing, ends, average)
-    return f"{title}{_place_words(drawing)}" + (f": {words}" if words else "")
+    end_words = _end_words(drawing, ends, average)
+    return f"{title}{_place_words(drawing)}" + (f": {end_words}" if end_words else "")
 
 
 def _place_words(drawing: Drawing) -> str:
@@ -76,7 +76,7 @@ def _end_words(drawing: Drawing, ends: dict[str, float], average: str) -> str:
         ends: method -> its end value.
         average: ``"mean "`` or ``"median "``, which stands before the first number; or empty.
     """
-    stressed = [method for method in drawing.accent if method in ends]
+    stressed = [method for method in drawing.accent if method in ends]  # stand by themselves
     if not stressed and len(ends) <= 3:
         stressed = list(ends)
     others = {method: end for method, end in ends.items() if method not in stressed}
@@ -103,10 +103,11 @@ def _point_words(drawing: Drawing) -> str:
     """
     from scipy.stats import spearmanr
 
-    words = []
+    texts = []
     for method in drawing.methods:
         series = [series for series in drawing.axes[0].series if series.method == method]
         x, y = (
+            # The empty array in front stands for a method without a series.
             np.concatenate([np.empty(0), *(one.columns[channel] for one in series)])
             for channel in "xy"
         )
@@ -116,12 +117,12 @@ def _point_words(drawing: Drawing) -> str:
         low, high = number(y[finite].min()), number(y[finite].max())
         name = f" ({signs(method)})" if len(drawing.methods) > 1 else ""
         if drawing.figure.hlines or np.ptp(x[finite]) == 0 or low == high:
-            words.append(f"{low}{name}" if low == high else f"between {low} and {high}{name}")
+            texts.append(f"{low}{name}" if low == high else f"between {low} and {high}{name}")
         else:
-            words.append(f"{spearmanr(x[finite], y[finite])[0]:.2f}{name}".replace("-", "−"))
+            texts.append(f"{spearmanr(x[finite], y[finite])[0]:.2f}{name}".replace("-", "−"))
     # Ranges begin with "between", and beside rules there are no correlations.
-    are_correlations = words and not words[0].startswith("between") and not drawing.figure.hlines
-    return ("rank correlation " if are_correlations else "") + ", ".join(words)
+    are_correlations = texts and not texts[0].startswith("between") and not drawing.figure.hlines
+    return ("rank correlation " if are_correlations else "") + ", ".join(texts)
 
 
 def _span(values: dict[str, float]) -> str:
@@ -137,7 +138,7 @@ def _span(values: dict[str, float]) -> str:
 _Ends = dict[tuple[str, str], float]
 
 
-def _panel_words(drawing: Drawing, values: _Ends, at: str, average: str) -> str:
+def _panel_words(drawing: Drawing, values: _Ends, read_at: str, average: str) -> str:
     """What several panels show, in words that follow the title.
 
     How often the method that the claim is about, or the first of two, ends ahead of the others.
@@ -145,7 +146,7 @@ def _panel_words(drawing: Drawing, values: _Ends, at: str, average: str) -> str:
 
     Args:
         values: (method, panel) -> its end value.
-        at: where the values are read, with a blank before it, or empty.
+        read_at: where the values are read, with a blank before it, or empty.
         average: ``"mean "`` or ``"median "``, or empty.
     """
     methods = list(dict.fromkeys(method for method, _ in values))
@@ -154,20 +155,21 @@ def _panel_words(drawing: Drawing, values: _Ends, at: str, average: str) -> str:
     if lead in methods and len(methods) > 1:
         return _lead_words(drawing, values, lead, methods)
     one_panel_each = len(values) == len(methods)  # the method's name says which panel
-    words_of = {}
+    words_of = {}  # (method, panel) -> its value with the names
     for (method, facet), value in values.items():
         where = "" if one_panel_each else f", {signs(facet)}"
         words_of[method, facet] = f"{number(value)} ({signs(method)}{where})"
     if len(values) <= 4:
-        return f"{at}: {average}{', '.join(words_of.values())}"
+        return f"{read_at}: {average}{', '.join(words_of.values())}"
     if len(drawing.facets) > 3 or drawing.kind == "points":
         low, high = number(min(values.values())), number(max(values.values()))
         span = f"{low} to {high}" if low != high else low
-        return f"{at}: {average}{span} over {len(drawing.facets)} panels"
+        return f"{read_at}: {average}{span} over {len(drawing.facets)} panels"
+    # The best method's value of each panel.
     best_of, best_word = (max, "highest") if drawing.more_is_better else (min, "lowest")
     keys_of = [[key for key in values if key[1] == facet] for facet in drawing.facets]
     best_keys = [best_of(keys, key=values.__getitem__) for keys in keys_of if keys]
-    return f"{at}, {best_word} per panel: {', '.join(words_of[key] for key in best_keys)}"
+    return f"{read_at}, {best_word} per panel: {', '.join(words_of[key] for key in best_keys)}"
 
 
 def _lead_words(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[str]) -> str:
@@ -188,9 +190,11 @@ def _lead_words(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[st
             above, below = value > max(rival_values), value < min(rival_values)
             ahead += above if drawing.more_is_better else below
     # Quotation marks where a name has a comma of its own.
-    lead_name, rival_name = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, rivals[0]))
+    lead_name, rival_name = (
+        f"“{signs(method)}”" if "," in method else signs(method) for method in (lead, rivals[0])
+    )
     if len(rivals) == 1:
-        words = f"{'above' if drawing.more_is_better else 'below'} {rival_name}"
+        comparison = f"{'above' if drawing.more_is_better else 'below'} {rival_name}"
     else:
-        words = "highest" if drawing.more_is_better else "lowest"
-    return f": {lead_name} {words} in {ahead} of {panels} panels"
+        comparison = "highest" if drawing.more_is_better else "lowest"
+    return f": {lead_name} {comparison} in {ahead} of {panels} panels"

@@ -33,10 +33,12 @@ class Loaded:
 
     @property
     def name(self) -> str:
+        """The study's name."""
         return self.description.name
 
     @property
     def scale(self) -> str:
+        """The scale at which it ran, such as ``"quick"``."""
         return self.description.scale
 
     @property
@@ -84,8 +86,8 @@ def load_study(folder: Path) -> Loaded:
     problems: list[str] = []
 
     def read(kind: type[Form], name: str, default: Form) -> Form:
-        """The content of a file of the folder, or ``default`` where it is missing or damaged. A
-        damaged file is added to the problems.
+        """The content of the file ``name`` of ``folder``, or ``default`` where it is missing or
+        damaged. What is wrong with a damaged file is appended to ``problems``.
         """
         try:
             return read_form(kind, folder / name) if (folder / name).exists() else default
@@ -100,6 +102,7 @@ def load_study(folder: Path) -> Loaded:
     verdict = read(Verdict, VERDICT_FILE, NO_VERDICT)
     if description.files and verdict.files and description.files != verdict.files:
         verdict = NO_VERDICT  # it rests on other runs than those planned last
+    # Empty where neither lists its files: then all are read.
     planned_files = set(description.files or verdict.files)
     all_paths = sorted(folder.glob("*.jsonl"))
     paths = [path for path in all_paths if not planned_files or path.name in planned_files]
@@ -109,6 +112,7 @@ def load_study(folder: Path) -> Loaded:
             runs.append(read_run(path))
         except RecordError as error:
             problems.append(str(error).replace(f"{folder}/", ""))
+    # The study's order of methods.
     rank = {method: number for number, method in enumerate(description.methods)}
     runs.sort(
         key=lambda run: (

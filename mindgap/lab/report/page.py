@@ -84,13 +84,13 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
         readings = [Readings(run) for run in study.runs]
         about, methods = study.description, study.methods
         accent = methods_named(about.title, methods)
-        group = [
+        of_study = [
             draw(f"fig-{anchor}-{n}", figure, readings, methods, dict(about.axes), budget, accent)
             for n, figure in enumerate(about.figures, 1)
         ]
         if study.tuning.methods:
-            group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, methods))
-        drawings.append(group)
+            of_study.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, methods))
+        drawings.append(of_study)
     return drawings
 
 
@@ -101,6 +101,7 @@ def anchors(studies: Sequence[Loaded]) -> list[str]:
     ids: list[str] = []
     for study in studies:
         base = slug(f"{study.name}-{study.scale}").replace(".", "-")
+        # How many studies before it have this name and scale.
         earlier = sum(1 for other in ids if other == base or other.startswith(f"{base}--"))
         ids.append(f"{base}--{earlier + 1}" if earlier else base)
     return ids
@@ -119,10 +120,17 @@ def render(
         refresh: seconds after which an open page loads itself again; None: never.
     """
     page_sections = sections(studies, anchors(studies), drawings)
-    summary = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
+    summary = Summary(
+        tuple(one_per_study((study.description, study.verdict, study.folder) for study in studies))
+    )
+    # ``panels`` of effects, and the outcomes that have none.
     panels, without_effect = strips(summary.outcomes)
     names_without = {outcome.name for outcome in without_effect}
-    papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in page_sections if s.paper}
+    papers = {  # short name -> title
+        section.paper: PAPERS.get(section.paper, section.paper)
+        for section in page_sections
+        if section.paper
+    }
     data = {  # what the page's script draws from
         "statistics": list(STATISTICS),
         "labels": {  # "x0": of a common x-axis, "x1": of a panel's own
@@ -214,11 +222,15 @@ def _period(studies: Sequence[Loaded]) -> str:
 def encode(drawing: Drawing) -> dict[str, Any]:
     """A figure as the page's script reads it: words, columns of numbers with six digits, methods
     and panels by number, and the Vega-Lite specification to fill.
+
+    ``rank`` is the specification of the ranking, with its numbers, or None. An axis's ``alone``
+    names the channels on which each panel has an axis of its own.
     """
 
     def encoded(series: Series, names: Sequence[str]) -> dict[str, Any]:
         """A series by the keys of the script: numbers of the method ``m`` and of the panel ``f``,
-        the seed ``s`` and statistics of the last values ``ends`` if it has them, and the columns.
+        the seed ``s`` and statistics of the last values ``ends`` if it has them, and the columns of
+        these ``names``.
         """
         keys: dict[str, Any] = {
             "m": drawing.methods.index(series.method),
@@ -230,6 +242,7 @@ def encode(drawing: Drawing) -> dict[str, Any]:
             keys["ends"] = dict(zip(series.ends, six_digits(np.array(list(series.ends.values())))))
         return keys | {name: six_digits(series.columns[name]) for name in names}
 
+    # The columns that are stored: without a band the mean alone, for other kinds than lines y.
     names = ("x", "mean") if drawing.has_no_band else ("x", *STATISTICS)
     if drawing.kind != "lines":
         names = ("x", "y")
@@ -259,6 +272,7 @@ def encode(drawing: Drawing) -> dict[str, Any]:
             }
             for axis in drawing.axes
         ],
+        # Without rows: the script fills them in.
         "spec": specification(drawing, drawing.axes[0]),
         "rank": ranking(drawing) if drawing.ranked else None,
     }

@@ -21,12 +21,18 @@ from mindgap.record.schema import Run, Verdict, grouped, to_json
 class Section:
     """One study as the page shows it, by the names that ``page.html`` uses; a field that an older
     record lacks is empty. Every other attribute is that of the :class:`Loaded` study.
+
+    The verdict: ``word`` as recorded, ``said`` in words for readers, with its ``sign``; ``finding``
+    is the sentence that it makes of the claim, ``decisive`` the sentences on which it rests.
+    ``parts`` and ``notes`` are the evidence, ``trust`` says how far to trust it; ``printed`` and
+    ``corrected`` are the verdicts on the two readings. What was judged: ``about``, ``claim``,
+    ``where``, the ``model`` and its ``kind``, the ``length`` of its training, ``source``.
     """
 
     def __init__(self, study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> None:
         self.study, self.anchor, self.drawings = study, anchor, drawings
         self.about, self.verdict = study.description, study.verdict
-        self.word = study.verdict.verdict
+        self.word = study.verdict.verdict  # such as "holds"
         self.where = f"{study.name}, {study.scale}"
         self.claim = self.about.claim
         model = study.verdict.model or self.about.model
@@ -41,6 +47,7 @@ class Section:
         if self.word == "not trained":
             self.decisive = [study.verdict.gate]
         self.trust = trust(study.verdict)
+        # A source is "paper, place in it"; ``paper`` is the short name.
         self.paper, _, place = self.about.source.partition(", ")
         paper_title = PAPERS.get(self.paper, self.paper)
         self.source = f"{paper_title}, {place}" if place else paper_title
@@ -52,6 +59,7 @@ class Section:
         self.corrected = SAID.get(as_corrected, "")
 
     def __getattr__(self, name: str) -> Any:
+        """Every attribute that is not set above, of the study."""
         return getattr(self.study, name)
 
 
@@ -89,7 +97,7 @@ def sections(
     main_sections = []
     for at_scales in by_name.values():
         at_scales.sort(key=lambda section: worth(section.scale, section.verdict))
-        *others, main = at_scales
+        *others, main = at_scales  # ``worth`` ascends: the last counts most
         main.others = others[::-1]
         main_sections.append(main)
     return main_sections
@@ -138,7 +146,7 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
     # The longest names first, because a short name may end a longer one.
     for name, answer in sorted(parts.items(), key=lambda part: -len(part[0])):
         sentence, numbers = f"{name}: {answer}", ""
-        start = text.find(sentence)
+        start = text.find(sentence)  # -1 where it does not stand there: such parts come first
         if start >= 0:
             end = start + len(sentence)
             if text.startswith(" (", end):
@@ -210,11 +218,11 @@ def _calls(study: Loaded) -> str:
         if column:
             most_calls[method] = max(most_calls.get(method, 0.0), float(column[-1]))
     methods_with = grouped((calls, method) for method, calls in most_calls.items())
-    words = []
+    entries = []
     for calls, methods in sorted(methods_with.items(), reverse=True):
         names = ", ".join(methods) if len(methods) < 4 else f"{len(methods)} methods"
-        words.append(f"{names} {number(calls)}")
-    return "; ".join(words)
+        entries.append(f"{names} {number(calls)}")
+    return "; ".join(entries)
 
 
 #: Shape of a point -> its picture as SVG, in a box of 24 x 14.
@@ -289,13 +297,13 @@ def tuned_table(study: Loaded) -> list[tuple[str, ...]]:
     """The table of what ``mindgap tune`` chose: method, number of trials, chosen settings and which
     of them stand at an end of the grid, value of the metric, seconds.
     """
-    table: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for method, search in study.tuning.methods.items():
         settings = ", ".join(f"{name} = {value:.3g}" for name, value in search.chosen.items())
         at_an_end = f" (an end for {', '.join(search.ends)})" if search.ends else ""
         trials, value, seconds = len(search.trials), number(search.value), number(search.seconds)
-        table.append((method, str(trials), settings + at_an_end, value, seconds))
-    return table
+        rows.append((method, str(trials), settings + at_an_end, value, seconds))
+    return rows
 
 
 def tried_table(study: Loaded) -> list[tuple[str, ...]]:
@@ -327,6 +335,7 @@ def run_facts(study: Loaded) -> dict[str, Any]:
     for run in study.runs:
         by_method.setdefault(run.header.method, run.header.settings)
     names = sorted({name for settings in by_method.values() for name in settings})
+    # As JSON, because a setting may be a list, which a set cannot hold.
     values_of = {  # setting -> its distinct values over the methods
         name: {to_json(settings.get(name)) for settings in by_method.values()} for name in names
     }
@@ -368,11 +377,11 @@ def _distinct(runs: Sequence[Run], field: str) -> list[str]:
     """The distinct values of a field of the runs' headers, each a mapping, in words: "name value",
     divided by commas.
     """
-    words = {
+    texts = {
         ", ".join(f"{name} {plain(value)}" for name, value in getattr(run.header, field).items())
         for run in runs
     }
-    return sorted(words - {""})
+    return sorted(texts - {""})
 
 
 #: What the template calls.

@@ -59,7 +59,8 @@ def _gain(decision: dict[str, Any] | None) -> str:
     """What the recommended setting saves, in words; empty where it is the baseline itself."""
     if not decision or decision["kind"] != "optimizer":
         return ""
-    gain, low, high = (100 * value for value in decision["gain"])  # with its interval, in percent
+    # The share that is saved, and the ends of its interval.
+    gain, low, high = (100 * value for value in decision["gain"])  # in percent
     if not math.isfinite(low):  # too few runs for an interval
         return ""
     saved = "validation loss" if decision["relative_to"] == "loss" else "fall of the loss"
@@ -78,6 +79,7 @@ def _kinds_of_lines(answer: dict[str, Any]) -> dict[str, str]:
     if not decision:
         return {}
     kinds = {decision["setting"]: "best"}
+    # The recommended setting may be the baseline itself; it then stays "best".
     kinds.setdefault(decision["baseline"], "baseline")
     return {name: kind for name, kind in kinds.items() if name}
 
@@ -121,6 +123,7 @@ class _Plane:
         least, upper_decile = losses[0], losses[int(0.9 * (len(losses) - 1))]
         height = math.log if least > 0 else float
         low, high = height(least), height(max(start, upper_decile))
+        # The 1e-6 keeps the plane's height above 0 where all losses are equal.
         last_step = max(step for _, points in curves for step, _ in points)
         return _Plane(low, max(high, low + 1e-6), last_step, least > 0)
 
@@ -129,6 +132,7 @@ class _Plane:
         loss above the top or below the bottom is drawn there.
         """
         height = math.log(loss) if self.is_log else loss
+        # The share of the way from the bottom to the top; y counts downwards.
         share = min(1.0, max(0.0, (height - self.low) / (self.high - self.low)))
         x = _LEFT + step / self.last_step * (_WIDTH - _LEFT - _RIGHT)
         return x, _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
@@ -151,7 +155,7 @@ def figure(answer: dict[str, Any]) -> str:
     if not curves:
         return ""
     plane, kinds = _Plane.around(curves, answer["decision"]["start"]), _kinds_of_lines(answer)
-    # Beside the vertical axis, turned to run upwards.
+    # Attributes of the text beside the vertical axis, turned to run upwards.
     side = f"class='side' transform='translate(20 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'"
     elements = [
         *_grid(plane),
@@ -172,6 +176,7 @@ def _grid(plane: _Plane) -> Iterator[str]:
     for share in (0, 0.25, 0.5, 0.75, 1):
         loss = plane.loss_at(share)
         _, y = plane.place(0, loss)
+        # The same share of both axes: of the height for the loss, of the width for the step.
         yield f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
         yield f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end'>{loss:.2g}</text>"
         x, step = _LEFT + share * (_WIDTH - _LEFT - _RIGHT), share * plane.last_step
@@ -211,7 +216,7 @@ def _caption(answer: dict[str, Any]) -> str:
     kinds = _kinds_of_lines(answer)
     if not answer["tried"] or not answer.get("decision"):
         return ""
-    words = {"best": "blue", "baseline": "orange, AdamW at its best rate"}
-    coloured = " and ".join(f"{name} ({words[kind]})" for name, kind in kinds.items())
+    words_of = {"best": "blue", "baseline": "orange, AdamW at its best rate"}
+    coloured = " and ".join(f"{name} ({words_of[kind]})" for name, kind in kinds.items())
     others = len({run["name"] for run in answer["tried"]} - kinds.keys())
     return f"Validation loss of {coloured}, and of {others} other settings (grey)."

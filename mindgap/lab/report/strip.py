@@ -33,6 +33,7 @@ class Row:
 
     @property
     def width(self) -> float:
+        """Length of the interval in percent of the axis."""
         return self.high - self.low
 
     @property
@@ -59,7 +60,7 @@ class Axis:
     def percent(self, value: float) -> float:
         """The place of a value between the ends, in percent; beyond an end it is that end's."""
         low, high = self.low, self.high
-        if self.log:  # no logarithm of 0
+        if self.log:  # 1e-9 in place of 0, which has no logarithm
             value, low, high = (math.log(max(number, 1e-9)) for number in (value, low, high))
         return 100 * min(max((value - low) / (high - low), 0.0), 1.0)
 
@@ -91,13 +92,18 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
             if outcome.effect is not None and outcome.effect.unit == unit
         )
         if rows:
-            ticks = tuple((axis.percent(t), f"{t:g}".replace("-", "−")) for t in axis.ticks)
+            # No effect is a ratio of 1, or a difference or correlation of 0.
+            ticks = tuple(
+                (axis.percent(tick), f"{tick:g}".replace("-", "−")) for tick in axis.ticks
+            )
             panels.append(Panel(axis.title, ticks, axis.percent(1.0 if axis.log else 0.0), rows))
     return panels, [outcome for outcome in on_networks if outcome.effect is None]
 
 
 def _row(outcome: Outcome, effect: Effect, axis: Axis) -> Row:
-    """The row of one claim on the axis of its unit."""
+    """The row of one claim on the axis of its unit, in percent of the axis; ``cut`` names the ends
+    beyond which effect or interval reach.
+    """
     return Row(
         outcome,
         effect,

@@ -52,7 +52,12 @@ def render(survey: Survey) -> str:
     measurement last.
     """
     findings = diagnose(survey)
-    failures = [_FAILURES.get(f.assumption, f"{f.assumption} fails") for f in findings if f.fails]
+    failures = [
+        _FAILURES.get(finding.assumption, f"{finding.assumption} fails")
+        for finding in findings
+        if finding.fails
+    ]
+    # In the call below ``model`` is taken out of ``about`` before the rest of it is listed.
     about = dict(survey.about)  # what the page says of the model; its name goes to the title
     return str(
         template("survey.html").render(
@@ -63,6 +68,7 @@ def render(survey: Survey) -> str:
             else "",
             advice=prescribe(findings),
             findings=findings,
+            # One card per figure that the survey has.
             cards=[
                 _card(_finding(survey, quantity), title, caption, draw(survey.figures[name]))
                 for name, quantity, title, caption, draw in _FIGURES
@@ -96,8 +102,8 @@ def _finding(survey: Survey, quantity: str) -> str:
     sentences = [line.sentence for line in survey.findings if line.quantity == quantity]
     if not sentences or sentences[0].startswith("not measured"):
         return ""
-    head = re.split(r": | \(", sentences[0])[0]
-    return head[:1].upper() + head[1:]
+    first_part = re.split(r": | \(", sentences[0])[0]  # up to a colon or a bracket
+    return first_part[:1].upper() + first_part[1:]
 
 
 def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -111,6 +117,7 @@ def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[
     """
     if finding:
         title, caption = finding, f"{title}. {caption}"
+    # What every chart has, unless its ``spec`` says otherwise.
     frame = {
         "$schema": SCHEMA_URL,
         "config": _CONFIG,
@@ -147,9 +154,13 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
     ]
     lines = [
         {"x": (low + high) / 2, "density": density, "law": law}
-        for law, key in (("Gaussian", "gaussian"), (f"stable, index {data['alpha']:.2f}", "stable"))
-        for low, high, density in zip(edges, edges[1:], data[key])
+        for law, column in (
+            ("Gaussian", "gaussian"),
+            (f"stable, index {data['alpha']:.2f}", "stable"),
+        )
+        for low, high, density in zip(edges, edges[1:], data[column])
     ]
+    # The bins are ready: a bar reaches from ``low`` to ``high``.
     x = {
         "field": "low",
         "type": "quantitative",
@@ -240,6 +251,7 @@ def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
         data: one row per number of ``samples``, in rising order, with the estimates.
     """
     on_most = data[-1]  # the estimates on the most samples
+    # An estimate that is 0 or not finite on the most samples has no share and is left out.
     names = [
         name
         for name in ("loss", "gradient_norm", "noise", "sharpness")

@@ -26,6 +26,12 @@ def write_drawn(draw: Callable[[Any], str], content: Any, source: Path, out: Pat
     """Write the page that ``draw`` makes of a file's content; an interrupted call leaves no
     half-written file.
 
+    Args:
+        draw: takes the content, returns the page.
+        content: what was read.
+        source: the file it was read from, which an error names.
+        out: where the page goes.
+
     Raises:
         RecordError: the content cannot be drawn; a file may be made up, so that any of its fields
             may be anything.
@@ -53,7 +59,7 @@ def template(name: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    environment.filters |= {  # by the names that the templates use
         "typeset": typeset,
         "measured": lambda text: typeset(text, digits=True),
         "plain": plain,

@@ -31,6 +31,7 @@ def number(value: float) -> str:
         return "undefined"
     if np.isinf(value):
         return "∞" if value > 0 else "−∞"
+    # 1.7e-16 becomes mantissa and exponent.
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
         return _power(*f"{value:.2e}".split("e"))
     digits = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -77,7 +78,7 @@ def signs(text: Any, *, digits: bool = False) -> str:
 
 def _to_three_digits(match: re.Match[str]) -> str:
     """A matched decimal number rounded to three significant digits; a shorter one as it is."""
-    if len(match[0].replace(".", "").lstrip("0")) <= 3:
+    if len(match[0].replace(".", "").lstrip("0")) <= 3:  # it has three digits that count at most
         return match[0]
     value = float(match[0])
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
@@ -100,7 +101,7 @@ def typeset(text: Any, *, digits: bool = False) -> Markup:
     markup = re.sub(
         r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_with_minus(m[1])}</sup>", markup
     )
-    # x_ab behind a single letter, Greek ones included
+    # x_ab behind a single letter, Greek ones included; a longer name keeps its underscore
     return Markup(
         re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", markup)
     )

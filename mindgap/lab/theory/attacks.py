@@ -70,8 +70,12 @@ def _family(
     """
 
     def as_attempt(solve: Callable[..., Solved]) -> Callable[..., Certificate | None]:
+        """The attempt made of ``solve``, which solves one instance."""
+
         @wraps(solve)
         def attempt(parameters: Parameters, **reading: Any) -> Certificate | None:
+            # No docstring: ``wraps`` gives the attempt that of ``solve``, which solves an instance.
+            # ``family``, ``claim`` and ``method`` are the decorator's arguments.
             instance = {
                 name: math.ceil(value) if name in ("K", "n") else value
                 for name, value in parameters.items()
@@ -145,12 +149,15 @@ def _count_on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float)
     function = theory.HyperbolicCosine(L0=L0, L1=L1)
     start = function.start(M)
     step, bound = _step_and_bound(kind, function.constants(M), epsilon)
-    # cosh(300) is far from overflow, so the start is exact.
+    # Left out: a start that may be inexact (cosh(300) is far from overflow), one that is stationary
+    # already, and a run that may be cut short.
     if L1 * start > 300 or epsilon >= M or bound > LIMIT:
         return None
 
     def gradient(x: float) -> float:
-        # Faster than ``function.gradient``; the argument is cut at ±700, where sinh is finite.
+        """f'(x) of the function, faster than by its ``gradient``; the argument is cut at ±700,
+        where sinh is finite.
+        """
         return L0 / L1 * math.sinh(min(max(L1 * x, -700), 700))
 
     checks = {"(L0, L1)-smooth, M and f(x0) - f* exact": True, "ε > 0": epsilon > 0}
@@ -191,6 +198,12 @@ def _lower_3_4_2(*, L1: float, M: float, epsilon: float, delta: float) -> Solved
 
     The step must be short for the exponential function and is then slow on the other one. That
     Theorem 3.4.3 allows the count is a check: no true lower bound exceeds an upper bound.
+
+    Args:
+        L1: constant of (L0, L1)-smoothness, and L0.
+        M: |f'| at the exponential function's start.
+        epsilon: ε.
+        delta: Δ, f(x0) - f* of the slow function.
     """
     # Outside the theorem, or the slope 2ε of the slow function reaches M.
     if epsilon > L1 / 3 or delta < 1.25 * epsilon or 2 * epsilon >= M:
@@ -231,6 +244,7 @@ def _slope_3_4_5(
     """
     M, gap = slope * epsilon, height * epsilon
     distance = (gap - 0.625 * M) / M  # from x0 to the end of the slope: f(1) - f* = 5M/8
+    # Outside (L0, L1)-smoothness, or no slope is left.
     if 1.5 * M > L0 or distance <= 0:
         return None
     constants = theory.RelaxedSmooth(L0=L0, L1=L1, delta=gap, M=M)
@@ -249,6 +263,7 @@ def _slope_3_4_5(
         "noise within τ": True,
         "the slope is not ε-stationary": epsilon < M,
     }
+    # No stochastic gradient is longer than M + τ.
     return checks, distance / (step * (M + tau)), bound
 
 
@@ -286,6 +301,7 @@ def _printed_4_4_1(
     exponent = (2 * alpha - 2) / (3 * alpha - 2)
     rate = (gap / (sigma**2 * K)) ** (alpha / (3 * alpha - 2)) / L**exponent
     noise_factor = (12 * sigma) ** (alpha / (alpha - 1))
+    # η: the smallest of the three steps above.
     eta = min(1 / (4 * L), 1 / (L * noise_factor), rate)
     if last_as_proved:
         last_term = sigma ** (2 * alpha / (3 * alpha - 2)) * (L * gap / K) ** exponent
@@ -306,12 +322,12 @@ def _corrected_4_4_1(constants: Any, K: int) -> tuple[float, float, float]:
 @_family("x²/2 without noise", "a geometric sum")
 def _bowl_4_4_1(*, corrected: bool, alpha: float, sigma: float, f0: float, K: int) -> Solved:
     """Theorem 4.4.1 for α, σ and K steps, printed or corrected, against x²/2 without noise from x0
-    = √(2 f0). Nothing is clipped there, so x_k = (1-η)^k x0.
+    = √(2 f0). Nothing is clipped there, so x_k = (1-η)^k x0. ``f0`` is f(x0) - f*.
     """
     x0 = math.sqrt(2 * f0)
     constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=f0)
     eta, tau, bound = (_corrected_4_4_1 if corrected else _printed_4_4_1)(constants, K)
-    if x0 > min(1.0, tau):
+    if x0 > min(1.0, tau):  # the minima below would not be the squares, or x0 would be clipped
         return None
     # Σ_{k=1..K} x_k², a geometric sum. Printed: min{‖∇f‖², ‖∇f‖} is the square, because x0 <= 1.
     # Corrected: min{‖∇f‖², τ‖∇f‖/3} is at most the square and at most τ x0/3.
@@ -349,6 +365,7 @@ def _slope_4_4_1(
         eta, tau, bound = _corrected_4_4_1(constants, K)
     else:
         eta, tau, bound = _printed_4_4_1(constants, K, last_as_proved=True)
+    # A step on the slope moves x by η min{τ, slope}.
     steps_on_slope = min(K, math.floor(way / (eta * min(tau, slope))))
     per_step = min(slope**2, tau * slope / 3) if corrected else min(slope, slope**2)
     checks = {"f is 1-smooth": True, "E|g - f'|^α = 0 <= σ^α": True}
@@ -369,11 +386,12 @@ def _slope_acclip_2(*, printed: bool, alpha: float, L: float, share: float, K: i
     """
     gap = share * K / L  # f(x0) - f*
     distance = gap - 1 / (2 * L)  # from x0 to the end of the slope
-    if distance <= 0:
+    if distance <= 0:  # the start is not on the slope
         return None
     constants = theory.SmoothMoment(alpha=alpha, G=1.0, L=L, delta=gap)
     settings = theory.moment_nonconvex_parameters(constants, K + 1 if printed else K)
     bound = theory.moment_nonconvex_bound(constants, K, printed=printed)
+    # A step moves x by η min{τ, 1}; the start counts as well.
     steps_on_slope = min(K, math.floor(distance / (settings.eta * min(settings.tau, 1.0))) + 1)
     checks = {"f is L-smooth": True, "E|g|^α = |f'|^α <= 1 everywhere": True}
     return checks, steps_on_slope / K, bound
@@ -389,14 +407,15 @@ def _jump_4_4_2_printed(*, alpha: float, multiple: float, K: int) -> Solved:
     """
     tau = K ** (alpha - 1)
     jump = multiple * tau
-    domain = 0.25 ** (1 / alpha) / 2  # B
+    domain = 0.25 ** (1 / alpha) / 2  # B; small, so that most of the α-moment 1 is left to the jump
     # The jump's part of the α-moment. The slope's part is (1-p)^(1-α) B^α, within the rest because
     # (1-p)^(1-α) <= 1.1^α for p < 0.05.
     jump_moment = 1 - (1.1 * domain) ** alpha
     probability = jump_moment / jump**alpha
     slope_moment = (domain / (1 - probability)) ** alpha * (1 - probability)
     optimum = probability * jump
-    most_mean = max(2 * probability, probability * tau)  # an upper bound of E x_k, k <= K
+    # An upper bound of E x_k, k <= K, by induction as in ``certificates.chapter4``.
+    most_mean = max(2 * probability, probability * tau)
     checks = {
         "α in (1, 2]": 1 < alpha <= 2,
         "the minimum lies in [0, B]": optimum < domain,
@@ -424,6 +443,7 @@ def _jump_4_4_2(*, dimension: int, alpha: float, multiple: float, ratio: float, 
     """
     jumps = 10 ** (1 / alpha) * multiple * np.geomspace(1, ratio, dimension)
     problem = theory.RareJump(np.full(dimension, alpha), jumps)
+    # The functions of k are the step, with μ = 1, and the threshold; K is the one horizon.
     (error,) = theory.averaged_error(
         problem, lambda k: 4 / (k + 1), lambda k: np.asarray(k ** (1 / alpha)), [K]
     )
@@ -483,6 +503,11 @@ def _clipped_moment_lemma(
 def _coordinates_5_4_1(*, epsilon: float, gamma: float, T: float) -> Solved:
     """The calls of INGD at 0 on L·max(max_i x_i, -Δ/L) against Theorem 5.4.1's T·K·log(T/γ) with
     K = 48 L²/ε². Every gradient is a new L e_i, and the descent test never passes.
+
+    Args:
+        epsilon: ε.
+        gamma: γ, the probability of failure that the theorem allows.
+        T: 4Δ/(εδ), the theorem's outer steps.
     """
     L = 1.0
     norm_square, calls = L**2, 1  # ‖m‖² and the calls so far
@@ -500,13 +525,14 @@ def _coin_6_4_1(*, n: int, q: float, delta: float) -> Solved:
     """Theorem 6.4.1 against coins: F(θ) = ±M with probabilities q and 1-q, whatever θ is, M = 1.
 
     The one-step change over n steps is |2 S/n - 2q| with S ~ Bin(n, q). Its exact (1-δ)-quantile,
-    the smallest number that it exceeds with probability δ at most, is measured against the bound.
+    the smallest number that it exceeds with probability δ (``delta``) at most, is measured against
+    the bound.
     """
     from scipy.stats import binom
 
     successes = np.arange(n + 1)
     changes = np.abs(2 * successes / n - 2 * q)
-    order = np.argsort(changes)
+    order = np.argsort(changes)  # the outcomes S by their change, the smallest change first
     probability_up_to = np.cumsum(binom.pmf(successes, n, q)[order])
     # By rounding the sum may end below 1 - δ; then the quantile is the largest change.
     place = min(int(np.searchsorted(probability_up_to, 1 - delta)), n)

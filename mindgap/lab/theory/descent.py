@@ -66,6 +66,7 @@ def first_hits(
             gradients = gradient(x, running)
             norm = np.sqrt((gradients * gradients).sum(-1))
             reached = norm <= accuracies[running]
+            # A run that is no longer finite ends too, without a hit.
             finished = reached | ~np.isfinite(norm)
             if finished.any():
                 hits[running[reached]] = step_number

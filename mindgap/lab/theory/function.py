@@ -87,6 +87,8 @@ class Function(ABC):
         from mindgap.base.objective import Objective
 
         class Point(torch.nn.Module):
+            """The model: one parameter ``x``, which starts at a copy of ``x0``."""
+
             def __init__(self) -> None:
                 super().__init__()
                 self.x = torch.nn.Parameter(torch.as_tensor(x0, dtype=torch.float64).clone())

@@ -97,9 +97,11 @@ class LiftedChain:
 
         # A term of 0 keeps an argument that a level does not look at in autograd's graph.
         def upper(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
+            """f: the chain at x for one draw of its oracle, ``batch[0]``; y only by a term of 0."""
             return _chain_value(chain, self.probability, x, batch[0]) + 0.0 * y.sum()
 
         def lower(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
+            """g = ‖y‖²/2; x and the batch only by terms of 0."""
             return y.square().sum() / 2 + 0.0 * x.sum() + 0.0 * batch[0].sum()
 
         return BilevelProblem(
@@ -140,6 +142,7 @@ def _chain_value(
     gradient = 2 * chain.epsilon * ZeroChain(chain.dimension).gradient(unscaled)
     index = torch.arange(1, chain.dimension + 1, dtype=unscaled.dtype)
     progress = (index * (unscaled.abs() > LARGE_ENTRY)).amax(-1)  # prog_{1/4}(x/λ)
+    # z/p on the entry after the last large one, 1 elsewhere.
     factor = torch.where(index == progress + 1, coins.mean() / probability, torch.ones_like(index))
     value = chain.L * chain.scale**2 / CHAIN_SMOOTHNESS * ZeroChain(chain.dimension).value(unscaled)
     # x - x.detach() is 0 with derivative 1: it adds nothing to the value and g to the gradient.

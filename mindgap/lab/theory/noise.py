@@ -181,7 +181,7 @@ class Gaussian(NoiseLaw):
     scale: Scale = 1.0
 
     def unit_moment(self, p: float) -> float:
-        # E|ξ|^p of N(0, 1), the class's formula.
+        """E|ξ|^p of N(0, 1), the class's formula."""
         return 2 ** (p / 2) * math.gamma((p + 1) / 2) / math.sqrt(math.pi)
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -218,9 +218,9 @@ class Student(NoiseLaw):
         return self.df
 
     def unit_moment(self, p: float) -> float:
+        """E|ξ|^p at scale 1, the class's formula in logarithms; infinite from p = df on."""
         if p >= self.df:
             return math.inf
-        # The class's formula at s = 1, in logarithms.
         log_numerator = (
             (p / 2) * math.log(self.df) + math.lgamma((p + 1) / 2) + math.lgamma((self.df - p) / 2)
         )
@@ -230,8 +230,8 @@ class Student(NoiseLaw):
         return rng.standard_t(self.df, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
+        """By quadrature with the density e^log_factor (1 + x²/df)^(-(df+1)/2)."""
         df = self.df
-        # The density is e^log_factor (1 + x²/df)^(-(df+1)/2).
         log_factor = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
         return _integrate(
             lambda x: np.exp(log_factor - (df + 1) / 2 * np.log1p(x * x / df)),
@@ -258,7 +258,7 @@ class SymmetricPareto(NoiseLaw):
         return self.index
 
     def unit_moment(self, p: float) -> float:
-        # E|ξ|^p at scale 1; infinite from the tail index on.
+        """E|ξ|^p at scale 1; infinite from the tail index on."""
         return self.index / (self.index - p) if p < self.index else math.inf
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -275,6 +275,7 @@ class SymmetricPareto(NoiseLaw):
         a = self.index
 
         def density(x: Array) -> Array:
+            """(a/2) |x|^(-a-1) for |x| >= 1, else 0, with a the tail index."""
             # The maximum keeps the power finite where it is not taken.
             return np.where(np.abs(x) >= 1, 0.5 * a * np.maximum(np.abs(x), 1.0) ** (-a - 1), 0.0)
 
@@ -314,7 +315,9 @@ class Stable(NoiseLaw):
         )
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        # Chambers, Mallows and Stuck: from a uniform angle and an exponential number.
+        """By Chambers, Mallows and Stuck: from a uniform angle on (-π/2, π/2) and an exponential
+        number. Advances ``rng``.
+        """
         angle = np.pi * (rng.random(shape) - 0.5)
         exponential = rng.standard_exponential(shape)
         index = self.index
@@ -347,7 +350,7 @@ class TwoPoint(NoiseLaw):
     scale: Scale = 1.0
 
     def unit_moment(self, p: float) -> float:
-        # E|ξ|^p at scale 1: p is the order of the moment here, not the law's probability.
+        """E|ξ|^p at scale 1: p is the order of the moment here, not the law's probability."""
         probability = self.probability
         return probability * (1 - probability) ** p + (1 - probability) * probability**p
 
@@ -356,6 +359,7 @@ class TwoPoint(NoiseLaw):
         return self.probability - is_rare
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
+        """The sum over the two values: p - 1, which has probability p, and p, which has 1 - p."""
         probability = self.probability
         values = function(np.array([probability - 1.0, probability]))
         return float(probability * values[0] + (1 - probability) * values[1])
@@ -390,7 +394,7 @@ class Bounded(NoiseLaw):
         return rng.uniform(-1.0, 1.0, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        # By quadrature with the density 1/2 on [-1, 1].
+        """By quadrature with the density 1/2 on [-1, 1]."""
         return _integrate(lambda x: np.full_like(x, 0.5), function, kinks, (-1.0, 1.0))
 
 

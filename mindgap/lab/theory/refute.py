@@ -98,11 +98,12 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
     log_ranges = [(math.log(low), math.log(high)) for low, high in attack.ranges.values()]
     strengths: dict[tuple[float, ...], float] = {}  # point in logarithms -> its strength
     best: Certificate | None = None
-    best_strength = -1.0
+    best_strength = -1.0  # below every instance's
 
     def try_point(point: tuple[float, ...]) -> float:
         """Return the strength of the instance at a point (logarithms of the parameters); -1 where
-        there is no instance. A point is tried once; the strongest certificate is kept in ``best``.
+        there is no instance. A point is tried once: ``strengths`` remembers it, and ``best`` the
+        strongest certificate so far.
         """
         nonlocal best, best_strength
         if point not in strengths:
@@ -118,6 +119,7 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
         return strengths[point]
 
     def may_go_on() -> bool:
+        """Whether tries and time are left; every point in ``strengths`` was a try."""
         return len(strengths) < tries and time.monotonic() < deadline
 
     # The grid's coordinates are the middles of ``points`` equal parts of each range.
@@ -130,6 +132,7 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
         if not may_go_on():
             break
         try_point(point)
+    # The strongest three of the grid.
     for start in sorted(strengths, key=strengths.__getitem__, reverse=True)[:3]:
         _climb(start, log_ranges, try_point, may_go_on)
     return Outcome(attack, len(strengths), best)
@@ -161,7 +164,7 @@ def _climb(
                 neighbour = (*point[:axis], coordinate, *point[axis + 1 :])
                 if may_go_on() and try_point(neighbour) > try_point(point):
                     point, improved = neighbour, True
-                    break  # the other sign leads back
+                    break  # the other sign leads back; on to the next axis
         if not improved:
             length /= 2
 

@@ -59,6 +59,7 @@ class Theorem:
         """The first number of the place: the thesis' chapter, or the theorem's number in the
         other papers.
         """
+        # All but the digits becomes blanks: the numbers are left as words.
         digits = "".join(c if c.isdigit() else " " for c in self.place).split()
         return digits[0] if digits else ""
 
@@ -103,6 +104,7 @@ def _read(text: str) -> tuple[Theorem, ...]:
     for block in text.split("\n\n")[1:]:
         row = dict(line.split(": ", 1) for line in block.strip().splitlines())
         paper, _, place = row.pop("source").partition(": ")
+        # Studies are named as they are, tests by their file below the folder of tests.
         checks = [
             check if check.startswith("study") else "tests/lab/theory/" + check
             for check in row.pop("checked by").split("; ")

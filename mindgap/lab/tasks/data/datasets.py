@@ -60,8 +60,8 @@ def _read(text: str) -> dict[str, DataSet]:
     """
     data_sets = {}
     for block in text.split("\n\n")[1:]:
-        head, *file_lines = block.strip().splitlines()
-        name, title, licence, *address = head.split(" | ")
+        first_line, *file_lines = block.strip().splitlines()
+        name, title, licence, *address = first_line.split(" | ")
         rows = [line.split() for line in file_lines]
         files = tuple(DataFile(file, sha256, int(size)) for sha256, size, file in rows)
         data_sets[name] = DataSet(name, title, licence, files, *address)

@@ -42,6 +42,7 @@ def augmented_batches(
     device, (number, _, height, width) = images.device, images.shape
     used = number - number % size  # images in full batches
     order = torch.randperm(number, generator=generator, device=device)[:used]
+    # Downwards and to the right in the padded image; a shift of ``pad`` leaves an image in place.
     shifts = torch.randint(0, 2 * pad + 1, (2, used, 1), generator=generator, device=device)
     mirrored = torch.rand(used, 1, generator=generator, device=device) < 0.5
     columns = torch.arange(width, device=device)
@@ -129,6 +130,7 @@ def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
     }
     mean = images["train"].mean((0, 2, 3), keepdim=True)
     deviation = images["train"].std((0, 2, 3), keepdim=True)
+    # The pixels are normalised in place, the test images with the training images' numbers.
     train, test = (images[name].sub_(mean).div_(deviation) for name in ("train", "test"))
     labels = arrays["train_labels"]
     return {

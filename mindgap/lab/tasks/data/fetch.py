@@ -101,6 +101,7 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
         if path.is_file():
             _refuse_damaged(path, wanted)
             return path
+    # The mirror, where one is set, is asked before the data set's own address.
     mirror, addresses = os.environ.get("MINDGAP_MIRROR"), []
     if mirror:
         addresses.append(f"{mirror.rstrip('/')}/{data.name}/{file}")
@@ -168,7 +169,7 @@ def fetch(
                 raise DataError(f"{address} answered {error.code} {error.reason}") from error
             except (OSError, http.client.HTTPException) as error:
                 reason = str(error) or type(error).__name__
-        else:
+        else:  # no attempt got to the end
             arrived = partial_file.stat().st_size if partial_file.exists() else 0
             raise DataError(
                 f"{address} could not be fetched: {reason}; {arrived} bytes are kept, run again to "
@@ -317,7 +318,9 @@ def _terminal_progress(name: str) -> Progress | None:
         return None
 
     def show(received: int, total: int) -> None:
-        """Write the line again, in megabytes; ``total`` is 0 where it is not known."""
+        """Write the line of the file ``name`` again, in megabytes: bytes received, and in all, 0
+        where that is not known.
+        """
         of_total = f" of {total / 1e6:.1f}" if total else ""
         end = "\n" if total and received >= total else ""
         sys.stderr.write(f"\r{name}: {received / 1e6:.1f}{of_total} MB{end}")

@@ -118,6 +118,8 @@ def cifar10(split: str = "train", *, batches: int = 5) -> Table:
         for _, content in sorted(members(find("cifar10", f"{name}.webp.zip"))):
             # A sheet shows 20 x 20 images of 32 x 32 pixels, row by row.
             sheet = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+            # Rows of images, rows of pixels, columns of images, columns of pixels, channels; then
+            # one image after the other, channel by channel.
             images = sheet.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3)
             sheets.append(images.reshape(400, -1))
     features = np.concatenate(sheets)

@@ -141,6 +141,7 @@ def read_libsvm(text: bytes, width: int, rows: int | None = None) -> tuple[Array
     if columns.size and not (columns.min() >= 0 and columns.max() < width):
         fail("column", f"must lie in 1..{width}", int(columns.max()) + 1)
     features = np.zeros((len(lines), width))
+    # Each pair's row is its line, which has ``counts`` pairs.
     features[np.repeat(np.arange(len(lines)), counts), columns] = pairs[:, 1]
     return features, numbers[label_places]
 

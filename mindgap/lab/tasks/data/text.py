@@ -149,8 +149,8 @@ def _tsv_rows(name: str, file: str) -> list[dict[str, str]]:
     parted by tabs, and the first line names them.
     """
     with unpacking_text(find(name, f"{file}.tsv.xz"), newline="\n") as lines:
-        head = lines.readline().rstrip("\n").split("\t")
-        return [dict(zip(head, line.rstrip("\n").split("\t"), strict=True)) for line in lines]
+        columns = lines.readline().rstrip("\n").split("\t")
+        return [dict(zip(columns, line.rstrip("\n").split("\t"), strict=True)) for line in lines]
 
 
 check_arguments(__name__)

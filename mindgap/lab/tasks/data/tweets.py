@@ -137,6 +137,7 @@ def _snli_arrays(length: int, rows: int) -> dict[str, Array]:
         sentences, labels[split] = labelled_sentences(split, rows if split == "train" else None)
         texts += [words_of(sentence) for sentence in sentences]
     words, vectors = _number_words(texts, length)
+    # Sentences back to pairs, and the pairs to their splits.
     ends = np.cumsum([len(labels[split]) for split in SPLITS])
     pairs = np.split(words.reshape(-1, 2, length), ends[:-1])
     arrays = {f"{split}_words": of_split for split, of_split in zip(SPLITS, pairs)}
@@ -176,7 +177,7 @@ def _tweet_arrays(length: int) -> dict[str, Array]:
     row_of_text: dict[bytes, int] = {}
     for number, row in enumerate(words[: len(rows)]):
         if row[1]:  # a text of one word ends with 0
-            row_of_text.setdefault(row[1:].tobytes(), number)
+            row_of_text.setdefault(row[1:].tobytes(), number)  # the first of equal texts stays
     kept_rows = list(row_of_text.values())
     return {
         "words": words[kept_rows],
@@ -210,11 +211,12 @@ def made_up_tweets(
     generator = numpy_stream(seed, "made-up tweets")
     vectors = generator.standard_normal((vocabulary + 1, 8)).astype(np.float32)
     vectors[0] = 0.0
-    mood = np.concatenate([[0], np.arange(vocabulary) % 3 - 1])  # -1, 0, 1
+    # Of each word number: -1 nasty, 0 neither (as no word is), 1 nice.
+    mood = np.concatenate([[0], np.arange(vocabulary) % 3 - 1])
     vectors[:, 0] += mood
     words = generator.integers(1, vocabulary + 1, (texts, length)).astype(np.int32)
     lengths = generator.integers(2, length + 1, texts)
-    words[np.arange(length)[None] >= lengths[:, None]] = 0
+    words[np.arange(length)[None] >= lengths[:, None]] = 0  # behind the end of each text
     labels = (mood[words].sum(1) + 0.5 * generator.standard_normal(texts) > 0).astype(np.int64)
     manual = max(texts // 10, 1)
     return Tweets(words[:-manual], labels[:-manual], (words[-manual:], labels[-manual:]), vectors)

@@ -96,6 +96,7 @@ def review_domains() -> dict[str, Table]:
     """
     reviews = amazon_reviews()
     features = text_vectors([text for _, _, text in reviews])
+    # The domain of each review, row by row.
     names = np.array([domain for domain, _, _ in reviews])
     labels = np.array([positive for _, positive, _ in reviews], dtype=np.int64)
     return {

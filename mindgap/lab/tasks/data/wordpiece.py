@@ -125,13 +125,15 @@ def wikitext_pieces(size: int = 8192, *, reviews: bool = False) -> dict[str, np.
     """
 
     def make() -> dict[str, np.ndarray]:
-        """Train the vocabulary and number the pieces of every part; return the arrays by name."""
-        lines = {}
+        """Train the vocabulary of ``size`` pieces and number the pieces of every part, the training
+        part with the other data set's reviews where ``reviews``; return the arrays by name.
+        """
+        lines = {}  # part -> its lines
         for split in ("train", "valid", "test"):
             tokens = language_tokens("wikitext-2", split)
             text = " ".join("[UNK]" if token == "<unk>" else token for token in tokens)
             lines[split] = [line for line in text.split("<eos>") if line.strip()]
-        if reviews:
+        if reviews:  # one line each
             lines["train"] += rated_reviews("train")
         vocabulary, line_end = train_word_pieces(lines["train"], size), SPECIAL.index("[SEP]")
         arrays = {"vocabulary": np.array(vocabulary.words(range(len(vocabulary))))}

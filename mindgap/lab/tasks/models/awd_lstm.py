@@ -63,6 +63,7 @@ class AWDLSTM(nn.Module):
         word_drop: float = 0.1,
     ) -> None:
         super().__init__()
+        # Shares set to zero; ``forward`` takes them apart in this order.
         self.drops = (input_drop, hidden_drop, output_drop, weight_drop, word_drop)
         self.words = nn.Embedding(words, width)  # word vectors, and the weights of the scores
         nn.init.uniform_(self.words.weight, -0.1, 0.1)

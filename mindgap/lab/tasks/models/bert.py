@@ -31,6 +31,8 @@ class _Block(nn.Module):
     def __init__(self, width: int, heads: int, inner: int, dropout: float, attention: bool) -> None:
         super().__init__()
         self.heads, self.drop = heads, dropout
+        # ``mixed`` and ``norm1`` follow the attention, ``up``, ``down`` and ``norm2`` are the
+        # feed-forward part.
         self.triple = nn.Linear(width, 3 * width) if attention else None  # queries, keys, values
         if attention:
             self.mixed = nn.Linear(width, width)
@@ -49,16 +51,17 @@ class _Block(nn.Module):
                 for everywhere.
         """
         if self.triple is not None:
-            n, length, width = x.shape
-            parts = self.triple(x).view(n, length, 3, self.heads, -1)
+            texts, length, width = x.shape
+            parts = self.triple(x).view(texts, length, 3, self.heads, -1)
             query, key, value = parts.permute(2, 0, 3, 1, 4)  # (texts, heads, places, width/heads)
             drop = self.drop if self.training else 0.0
             mixed = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=visible, dropout_p=drop
             )
-            mixed = mixed.transpose(1, 2).reshape(n, length, width)
+            mixed = mixed.transpose(1, 2).reshape(texts, length, width)
             x, mixed = _vectors_at(x, places), _vectors_at(mixed, places)
             x = self.norm1(x + F.dropout(self.mixed(mixed), self.drop, self.training))
+        # The feed-forward part.
         y = self.down(F.gelu(self.up(x)))
         return self.norm2(x + F.dropout(y, self.drop, self.training))
 
@@ -129,6 +132,7 @@ class Bert(nn.Module):
         x = tokens if self.words is None else self.words(tokens)
         part_vectors = self.parts.weight[0] if parts is None else self.parts(parts)
         x = x + self.places.weight[: x.shape[1]] + part_vectors
+        # Behind the last block with attention no place looks at another: the rest may be dropped.
         attending = [block for block in self.blocks if block.triple is not None]
         if not attending:
             x = _vectors_at(x, places)

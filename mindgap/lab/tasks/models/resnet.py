@@ -47,6 +47,7 @@ class BasicBlock(nn.Module):
         if self.shortcut is not None:
             x = self.shortcut(x)
         elif self.stride != 1 or self.extra:
+            # Option A: every ``stride``-th pixel, and zero channels on either side.
             half, skipped = self.extra // 2, x[:, :, :: self.stride, :: self.stride]
             x = F.pad(skipped, (0, 0, 0, 0, half, self.extra - half))
         return F.relu(x + y)

@@ -134,7 +134,7 @@ class SpanFinder(nn.Module):
     def __init__(self, encoder: SmallTransformer) -> None:
         super().__init__()
         self.encoder = encoder
-        (width,) = encoder.norm.normalized_shape
+        (width,) = encoder.norm.normalized_shape  # of the encoder's vectors
         self.ends = nn.Linear(width, 2)
         encoder.out.requires_grad_(False)  # of words, which are not asked for here
 
@@ -195,7 +195,7 @@ class _Layer(nn.Module):
         """The layer's output for vectors (texts, places, width), in the same shape."""
         if self.attention:
             parts = self.queries_keys_values(self.before(x)).chunk(3, dim=-1)
-            query, key, value = (
+            query, key, value = (  # each (texts, heads, places, width/heads)
                 projected.unflatten(-1, (self.heads, -1)).transpose(1, 2) for projected in parts
             )
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)

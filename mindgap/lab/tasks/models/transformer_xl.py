@@ -52,11 +52,14 @@ class RelativeAttention(nn.Module):
         query = self.query(x).view(batch, length, self.heads, self.size)
         key, value = self.pair(attended).view(batch, reach, 2, self.heads, self.size).unbind(2)
         place_keys = self.place(places).view(reach, self.heads, self.size)
+        # b text, i place that attends, j place attended to or its distance, h head, d entry of a
+        # head's vector.
         content = torch.einsum("bihd,bjhd->bhij", query + self.content_bias, key)
         relative = _shift_scores(
             torch.einsum("bihd,jhd->bhij", query + self.place_bias, place_keys)
         )
         scores = (content + relative) / math.sqrt(self.size)
+        # Place i of the segment is place i + reach - length of memory and segment.
         everywhere = torch.ones(length, reach, dtype=torch.bool, device=x.device)
         is_later = everywhere.triu(1 + reach - length)
         weights = scores.masked_fill(is_later, -math.inf).softmax(-1)

@@ -63,6 +63,7 @@ def augmented_network(
     images = F.pad(unpadded, (shift,) * 4)
 
     def build() -> torch.nn.Sequential:
+        """The network for images of the data's ``channels`` and ``side``."""
         network = small_convolutional_network(width, channels=channels, side=side)
         for layer in network:
             # He's rule, as a ResNet starts: without it the first steps move little.
@@ -71,8 +72,11 @@ def augmented_network(
         return network
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """``size`` random images, each at a random shift and mirrored or not, and their labels,
-        some wrong. Advances the generator.
+        """``size`` random images, each at a random shift and, with ``flip``, mirrored or not, and
+        their labels, the share ``wrong_labels`` of them random. Advances the generator.
+
+        ``images`` are padded by ``shift`` on all sides; ``mean`` and ``deviation`` are those of the
+        channels.
         """
         chosen = torch.randint(0, len(images), (size,), generator=generator)
         offsets = torch.randint(0, 2 * shift + 1, (2, size, 1), generator=generator)
@@ -80,6 +84,7 @@ def augmented_network(
         if flip:
             mirrored = torch.randint(0, 2, (size, 1), generator=generator).bool()
             columns = torch.where(mirrored, columns.flip(1), columns)
+        # (size, side, side, channels): the axes that are indexed come first.
         window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]]
         window = (window.permute(0, 3, 1, 2) - mean[:, None, None]) / deviation[:, None, None]
         drawn_labels = labels[chosen]

@@ -215,13 +215,14 @@ class HyperCleaning(CleaningTask):
 
         # Inside, flat weights are in the order (classes, features), as softmax_derivatives has it.
         def derivatives(flat: Tensor) -> tuple[Tensor, Tensor]:
-            """Gradient and Hessian of the lower loss at flat weights."""
+            """Gradient and Hessian of the lower loss of the samples solved on, at flat W."""
             by_class = flat.view(self.classes, -1)
             gradient, curvature = softmax_derivatives(features, labels, weights, by_class)
-            decay = 2 * self.decay * torch.ones_like(flat)
+            decay = 2 * self.decay * torch.ones_like(flat)  # the diagonal of c ‖W‖²'s Hessian
             return gradient.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:
+            """The lower loss of the same samples, with their ``weights``, at flat W."""
             return self._weighted_loss(flat.view(self.classes, -1).T, features, labels, weights)
 
         solved = newton(derivatives, value, self.y0.reshape(-1))
@@ -238,6 +239,9 @@ class HyperCleaning(CleaningTask):
         share = float(chosen.double().mean())  # the lower loss is a mean over all samples
 
         def value(y: Tensor) -> Tensor:
+            """The lower loss at W = y (features, classes), with weight 1 on the chosen samples and
+            0 on the others: ``share`` times the chosen ones' mean, and the decay.
+            """
             return share * cross_entropy(features @ y, labels) + self.decay * y.square().sum()
 
         return lbfgs(value, self.y0, max_iter=500, tolerance_grad=1e-6).reshape(-1)
@@ -256,9 +260,10 @@ class HyperCleaning(CleaningTask):
         features, labels = self.train
         weights = torch.sigmoid(x)
         y = self.minimiser(weights).view(-1, self.classes).T.contiguous()  # (classes, features)
+        # f_W, with weight 1 on every validation sample.
         f_y, _ = softmax_derivatives(*self.validation, torch.ones_like(self.validation[1]), y)
         _, curvature = softmax_derivatives(features, labels, weights, y)
-        curvature.diagonal().add_(2 * self.decay)
+        curvature.diagonal().add_(2 * self.decay)  # of c ‖W‖²
         z = torch.linalg.solve(curvature, f_y.reshape(-1)).view_as(y)
         by_scores = torch.softmax(features @ y.T, 1) - one_hot(labels, self.classes)  # ∂ℓ_i/∂scores
         slopes = (by_scores * (features @ z.T)).sum(1)  # ⟨∇ℓ_i, z⟩
@@ -327,7 +332,9 @@ def hyper_cleaning(
     target = torch.device(device)
 
     def tensors(features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Features and labels as tensors on the device."""
+        """Features and labels as tensors on the device ``target``, the features of type
+        ``dtype``.
+        """
         return torch.from_numpy(features).to(target, dtype), torch.from_numpy(labels).to(target)
 
     return HyperCleaning(
@@ -356,6 +363,8 @@ def _whiten(parts: dict[str, Table], components: int) -> dict[str, Table]:
     if whole("components", components, least=1) > min(samples.shape):
         fail("components", f"must be at most {min(samples.shape)}", components)
     mean = samples.mean(0)
+    # The rows of ``basis`` are the components, the largest first; a singular value over √n is the
+    # samples' deviation along its component.
     _, singular_values, basis = np.linalg.svd(samples - mean, full_matrices=False)
     scale = singular_values[:components] / np.sqrt(len(samples))
     return {
@@ -412,6 +421,7 @@ def area_under_curve(score: Tensor, positive: Tensor) -> float:
     """
     from scipy.stats import rankdata
 
+    # The Mann-Whitney statistic: the positives' ranks, less the least that they can sum to.
     is_positive = positive.cpu().numpy().astype(bool)
     positives, negatives = int(is_positive.sum()), int((~is_positive).sum())
     if not positives or not negatives:

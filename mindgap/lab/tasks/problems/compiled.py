@@ -36,6 +36,7 @@ def quadratic_losses() -> Pair:
         ``quadratic.quadratic_loss`` has it: (p, r, a), (samples, 3, d_y), and (q, s, b).
         """
         in_y, in_x = batch
+        # Row by row p'y, r'y, a'y, and q'x, s'x, b'x.
         along_y = (in_y.reshape(-1, y.size) @ y).reshape(-1, 3)
         along_x = (in_x.reshape(-1, x.size) @ x).reshape(-1, 3)
         p_y, r_y, a_y = along_y[:, 0], along_y[:, 1], along_y[:, 2]
@@ -53,12 +54,16 @@ def regularisation_losses(task: RegularisationSelection) -> Pair:
     binary = task.binary
 
     def upper(x: Any, y: Any, batch: Any) -> Any:
+        """f: the mean loss of a batch, without decay; it does not depend on x. ``binary``: labels
+        are -1 and 1, and y has one weight per feature.
+        """
         features, labels = batch
         if binary:
             return _softplus(-labels * (features @ y)).mean()
         return _cross_entropy(features @ y.T, labels).mean()
 
     def lower(x: Any, y: Any, batch: Any) -> Any:
+        """g: the mean loss of a batch, and the decay with weights e^x."""
         squares = y**2 if binary else (y**2).sum(1)
         return upper(x, y, batch) + 0.5 * (jnp.exp(x) * squares).sum()
 
@@ -74,10 +79,14 @@ def cleaning_losses(task: HyperCleaning) -> Pair:
     decay = task.decay
 
     def upper(x: Any, y: Any, batch: Any) -> Any:
+        """f: the mean loss of a clean batch; it does not depend on x."""
         features, labels = batch
         return _cross_entropy(features @ y, labels).mean()
 
     def lower(x: Any, y: Any, batch: Any) -> Any:
+        """g: the mean loss of a batch, each sample with the weight σ(λ_i), and ``decay``·‖W‖²;
+        ``samples`` are the numbers of the batch's samples.
+        """
         features, labels, samples = batch
         losses = _cross_entropy(features @ y, labels)
         return (jax.nn.sigmoid(x[samples]) * losses).mean() + decay * (y**2).sum()
@@ -103,8 +112,8 @@ def _softplus_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
 
 
 def _cross_entropy(scores: Any, labels: Any) -> Any:
-    """Cross-entropy of each sample. The right class is found by comparison rather than by a gather,
-    so that the derivative is no scatter.
+    """Cross-entropy of each sample, (samples,), from scores (samples, classes). The right class is
+    found by comparison rather than by a gather, so that the derivative is no scatter.
     """
     is_right = (labels[:, None] == jnp.arange(scores.shape[1])[None, :]).astype(scores.dtype)
     return jax.nn.logsumexp(scores, axis=1) - (is_right * scores).sum(1)

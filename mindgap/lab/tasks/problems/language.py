@@ -76,6 +76,7 @@ def language_model(
     model = _transformer(words, width, layers, length, seed, causal=True)
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
+        """``size`` random windows of the training text, each one word longer than an input."""
         return random_windows(train, length + 1, generator, size)
 
     parts = {
@@ -126,12 +127,14 @@ def masked_language_model(
     model = _transformer(words, width, layers, length, seed, causal=False)
 
     def mask(windows: torch.Tensor, generator: torch.Generator) -> MaskedBatch:
+        """Windows with masked words; the mask is the number ``words``."""
         return masked_windows(windows, generator, mask=words, others=(0, words))
 
     def draw(generator: torch.Generator, size: int) -> MaskedBatch:
+        """``size`` random windows of the training text, masked anew."""
         return mask(random_windows(train, length, generator, size), generator)
 
-    objective = Objective(model, lambda m, batch: masked_loss(m, *batch))
+    objective = Objective(model, lambda network, batch: masked_loss(network, *batch))
     parts = {
         name: mask(evenly_spaced(part, length, validation), torch_stream(0, f"masked {name}"))
         for name, part in zip(("validation", "test"), held_out)
@@ -210,6 +213,7 @@ def passage_around(
         (4, [(3, 4), (3, 4), (3, 4), (3, 4), (3, 4), (3, 4)])
     """
     answer_first, answer_last = spans[0]
+    # The passage begins no later than the answer, and ends no earlier, nor beyond the text's end.
     lowest = max(0, answer_last - passage_length + 1)
     begin = draw(lowest, min(answer_first, max(text_length - passage_length, 0)))
     inside = [
@@ -246,7 +250,7 @@ def masked_places(
     """
     random = torch.rand(windows.shape, generator=generator, device=windows.device)
     count = max(round(MASKED * windows.shape[1]), 1)
-    places = random.argsort(dim=1)[:, :count]
+    places = random.argsort(dim=1)[:, :count]  # the first few of a random order of the places
     return places, windows.take_along_dim(places, dim=1)
 
 
@@ -264,6 +268,7 @@ def hidden_words(
     """
     uniform = torch.rand(words.shape, generator=generator, device=words.device)
     other = torch.randint(*others, words.shape, generator=generator, device=words.device)
+    # Below 0.8 the mask, from 0.8 to 0.9 another word, above the word itself.
     hidden = torch.where(uniform < 0.8, torch.full_like(other, mask), other)
     return torch.where(uniform < 0.9, hidden, words)
 

@@ -113,7 +113,8 @@ class MetaTasks:
         """
         problem = self.problem(len(self.task.train))
         adapted = adapt(problem, method, x)
-        inputs, labels = problem.upper_data.fetch(Sample(0))
+        inputs, labels = problem.upper_data.fetch(Sample(0))  # one batch holds all tasks
+        # x is the same for all tasks; parameters and inputs are each task's own.
         with torch.no_grad():
             scores = torch.func.vmap(self.logits, in_dims=(None, 0, 0))(x, adapted, inputs)
         return float((scores.argmax(-1) == labels).double().mean())

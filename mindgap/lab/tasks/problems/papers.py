@@ -88,13 +88,14 @@ def masked_bert(
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
         """A minibatch of ``size`` masked windows at random places: padded with ``real``, and with
-        ``gaussian`` fresh vectors in place of the pieces. Advances the generator.
+        ``gaussian`` fresh vectors in place of the pieces. Advances the generator. ``pieces`` is the
+        text, ``words`` the size of its vocabulary.
         """
         windows = random_windows(pieces, length, generator, size)
         batch: tuple[torch.Tensor, ...]
         if real:
             batch = padded_pieces(windows, words, generator)
-        elif gaussian:
+        elif gaussian:  # nothing is hidden: below vectors take the place of all pieces
             batch = (windows, *masked_places(windows, generator))
         else:
             batch = masked_pieces(windows, words, generator)
@@ -105,7 +106,7 @@ def masked_bert(
         return batch
 
     loss = padded_loss if real else masked_loss
-    objective = Objective(model.to(device), lambda m, batch: loss(m, *batch))
+    objective = Objective(model.to(device), lambda network, batch: loss(network, *batch))
     return TrainingProblem(objective, draw, len(pieces) - length + 1)
 
 
@@ -129,6 +130,7 @@ def image_network(
     model: torch.nn.Module = seeded_network(build, seed)
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """``size`` random training images with their labels; advances the generator."""
         rows = torch.randint(0, len(images), (size,), generator=generator, device=images.device)
         return images[rows], labels[rows]
 

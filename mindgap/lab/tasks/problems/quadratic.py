@@ -47,6 +47,7 @@ def quadratic_loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         17.5
     """
     in_y, in_x = batch
+    # p'y, r'y, a'y of every sample, and q'x, s'x, b'x.
     # Columns by index: unbind's backward pass stacks zeros for the columns that a derivative does
     # not reach, and the imitated GPU of the tests gets those on the CPU.
     along_y = (in_y.reshape(-1, y.numel()) @ y).view(-1, 3)
@@ -123,6 +124,7 @@ class Quadratic:
         """∇²Φ = D'A'D + B' + C'D + (C'D)' (d_x, d_x), the same at every x, with D = dy*/dx and A',
         B', C' the means of the upper level.
         """
+        # ``cross`` is C'D of the formula.
         D = -torch.linalg.solve(self.lower.A, self.lower.C.T)
         cross = self.upper.C @ D
         return D.T @ self.upper.A @ D + self.upper.B + cross + cross.T
@@ -195,7 +197,9 @@ def quadratic_problem(
     y0 = torch.zeros(dim_y, dtype=dtype, device=target)
 
     def draw_level(level: str, samples: int, attempt: int) -> Batch:
-        """The samples of a level as tensors."""
+        """The samples of a level as tensors on ``target``; each level and attempt has a random
+        stream of its own. ``constants`` are L_y, L_x, L_c and μ.
+        """
         generator = numpy_stream(seed, "quadratic", level, attempt)
         in_y, in_x = _samples(generator, samples, dim_y, dim_x, *constants)
         return torch.from_numpy(in_y).to(target, dtype), torch.from_numpy(in_x).to(target, dtype)
@@ -250,6 +254,7 @@ def _samples(
     roots_x = np.concatenate([[0.0], np.logspace(half_low, 0.5 * math.log10(top_x), dim_x - 1)])
     p = generator.standard_normal((samples, dim_y)) @ _random_symmetric(generator, roots_y)
     q = generator.standard_normal((samples, dim_x)) @ _random_symmetric(generator, roots_x)
+    # Two random orthogonal bases, in which C is diagonal.
     left_basis, _, right_basis = np.linalg.svd(generator.standard_normal((dim_x, dim_y)))
     rank = min(dim_x, dim_y)
     shared = generator.standard_normal((samples, dim_y))  # s and r of a sample share it

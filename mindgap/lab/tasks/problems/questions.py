@@ -94,7 +94,8 @@ def question_answering(
     )
     if start is not None:
         model.encoder.load_state_dict(start)
-    objective = Objective(model, lambda m, batch: ends_loss(m(batch[0]), batch[1]))
+    # A batch is (inputs, answers).
+    objective = Objective(model, lambda network, batch: ends_loss(network(batch[0]), batch[1]))
     if source == "prose":
         train, *texts = tokens_of_parts("prose", words)
         parts = {
@@ -105,11 +106,15 @@ def question_answering(
         }
 
         def draw(generator: torch.Generator, size: int) -> Batch:
+            """``size`` questions made from random passages of the training text; the mask is the
+            number ``words``.
+            """
             return _from_prose(train, question, passage, words, generator, size)
 
         return TrainingProblem(objective, draw, len(train) - passage, parts)
     inputs, answers = _from_squad(words, question, passage)
     train_end, validation_end = len(inputs) * 70 // 100, len(inputs) * 85 // 100
+    # The two parts held out are what is left behind ``train_end``, in two halves.
     most = min(validation_end - train_end, len(inputs) - validation_end)
     if held_out > most:
         fail("held_out", f"must be at most {most}", held_out)
@@ -119,6 +124,9 @@ def question_answering(
     }
 
     def draw_squad(generator: torch.Generator, size: int) -> Batch:
+        """``size`` random training questions, the first ``train_end`` of all, with their
+        answers.
+        """
         rows = torch.randint(0, train_end, (size,), generator=generator)
         return inputs[rows], answers[rows]
 
@@ -156,7 +164,7 @@ def best_spans(scores: torch.Tensor, *, after: int, longest: int) -> torch.Tenso
     first = places.unsqueeze(1)
     allowed = (places >= first) & (places < first + longest) & (first >= after)
     sums = (scores[:, :, None, 0] + scores[:, None, :, 1]).masked_fill(~allowed, -torch.inf)
-    best = sums.flatten(1).argmax(dim=1)
+    best = sums.flatten(1).argmax(dim=1)  # counted row by row
     return torch.stack([best // scores.shape[1], best % scores.shape[1]], dim=1)
 
 
@@ -180,8 +188,10 @@ def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, flo
     *Differs from the paper*: places are compared, not texts: the same words elsewhere in the
     passage do not count.
     """
+    # (n, 1) and (n, answers): every span meets each of its answers.
     first, last = spans[:, None, 0], spans[:, None, 1]
     answer_first, answer_last = answers.unbind(-1)
+    # Words that span and answer have in common; negative where they lie apart.
     common = torch.minimum(last, answer_last) - torch.maximum(first, answer_first) + 1
     words_of_both = (last - first + 1) + (answer_last - answer_first + 1)
     f1 = 2 * common.clamp_min(0).double() / words_of_both  # of each answer, (n, answers)
@@ -238,6 +248,7 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
     for item in squad():
         tokens = list(TOKEN.finditer(item["context"]))
         spans = spans_in([token.span() for token in tokens], item["answers"])
+        # The first answer has last - first + 1 words.
         if not spans or spans[0][1] - spans[0][0] >= longest:
             continue
         begin, spans_inside = passage_around(
@@ -248,7 +259,7 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
             lambda low, high: int(torch.randint(low, high + 1, (), generator=generator)),
         )
         row = [number_of.get(word, unknown) for word in TOKEN.findall(item["question"])[:question]]
-        row += [mask] * (question + 1 - len(row))
+        row += [mask] * (question + 1 - len(row))  # blanks, and the mark before the passage
         row += [number_of.get(token.group(), unknown) for token in tokens[begin : begin + passage]]
         inputs.append(row + [mask] * (question + 1 + passage - len(row)))
         answers.append(spans_inside)

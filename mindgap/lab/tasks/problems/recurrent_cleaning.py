@@ -93,6 +93,7 @@ def _layers_at_once(weights: Weights, vectors: Tensor) -> Tensor:
     from_first = torch.cat([weights["first"], weights["between"]], 1)
     from_second = torch.cat([torch.zeros_like(weights["second"]), weights["second"]], 1)
     joint_recurrent = torch.cat([from_first, from_second])
+    # 1 for the units of the first layer, 0 for those of the second.
     first_layer_only = torch.cat([inputs.new_ones(hidden), inputs.new_zeros(hidden)])
     first_input, *later_inputs = inputs.unbind(0)
     state = torch.tanh(first_input) * first_layer_only  # the second layer has no input yet
@@ -273,6 +274,9 @@ class RecurrentCleaning(CleaningTask):
 
     @torch.no_grad()
     def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
+        """Scores (texts, classes) of word numbers at the net's flat weights y, without a gradient;
+        ``CHUNK`` texts are read at once.
+        """
         weights = Pack("y", self.y0).view(y)
         parts = inputs.split(CHUNK)
         return torch.cat([recurrent_logits(weights, self.vectors, words) for words in parts])
@@ -291,18 +295,22 @@ class RecurrentCleaning(CleaningTask):
         from mindgap.measure.captured import CapturedGradient
 
         net = torch.nn.ParameterDict({name: value.clone() for name, value in self.y0.items()})
+        # ``limits`` holds the number of steps, or nothing.
         (words, labels), (steps,) = samples or self.train, limits or (SOLVE_STEPS,)
         size = min(SOLVE_BATCH, len(labels))
 
         def loss(
             net: torch.nn.ParameterDict, words: Tensor, labels: Tensor, weights: Tensor
         ) -> Tensor:
-            # Of the net that ``CapturedGradient`` hands on, which holds the weights by name.
+            """The lower loss of a batch, with weights of its texts, for the net that
+            ``CapturedGradient`` hands on; it holds the net's weights by name.
+            """
             return self._weighted_loss(dict(net.items()), words, labels, weights)
 
         def batches() -> Iterator[Tensor]:
-            """Yield the rows of batches, epoch after epoch without end, each epoch in a new order.
-            The orders are the same in every call.
+            """Yield the rows of batches of ``size`` of the texts solved on (``words``, ``labels``),
+            epoch after epoch without end, each in a new order. The orders are the same in every
+            call; texts left over at an epoch's end are dropped.
             """
             generator = numpy_stream(0, "recurrent cleaning", "common solve")
             while True:
@@ -399,6 +407,7 @@ def recurrent_cleaning(
     most = 2 * min(map(len, class_rows))
     if 2 * sum(sizes) > most:
         fail("train + validation + test + held", f"must be at most {most}", 2 * sum(sizes))
+    # Each part takes the next ``size`` rows of both classes, in random order.
     train_rows, *other_parts = [
         generator.permutation(np.concatenate([rows[end - size : end] for rows in class_rows]))
         for size, end in zip(sizes, np.cumsum(sizes))
@@ -414,6 +423,7 @@ def recurrent_cleaning(
     weights = recurrent_start(shapes, seed, "recurrent cleaning", dtype, target)
 
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
+        """Word numbers and labels as tensors on the device ``target``."""
         return torch.from_numpy(words).to(target), torch.from_numpy(labels).to(target)
 
     train_words = tweets.words[train_rows]

@@ -100,12 +100,14 @@ class HalfCode(torch.autograd.Function):
         )
         grad = grad.to(dtype)
         # ``by_...`` is the loss's derivative by something, one row per word of a text.
+        # First of the second layer, whose mean the code is, then of the first.
         by_units = torch.cat([grad[:size] for size in sizes]).mul_(share.to(dtype))
         by_arguments = _by_tanh_arguments(by_units, second_units, second_recurrent, sizes)
         second_gradients = _weight_gradients(first_units, second_units, by_arguments, sizes)
         by_units = by_arguments @ second_input.mT
         by_arguments = _by_tanh_arguments(by_units, first_units, first_recurrent, sizes)
         first_gradients = _weight_gradients(words, first_units, by_arguments, sizes)
+        # Gradients and weights stand in the order of ``WEIGHTS``.
         by_weights = zip(first_gradients + second_gradients, weights, strict=True)
         return None, None, None, None, *(g.to(weight.dtype) for g, weight in by_weights)
 
@@ -125,7 +127,7 @@ def _layer_outputs(inputs: Tensor, layer: Sequence[Tensor], sizes: Sequence[int]
     """
     weights, bias, recurrent = layer
     outputs = torch.addmm(bias, inputs, weights)
-    of_words = outputs.split(sizes)
+    of_words = outputs.split(sizes)  # views of ``outputs``, changed in place word by word
     of_words[0].tanh_()
     for previous, current in pairwise(of_words):
         current.addmm_(previous[: len(current)], recurrent).tanh_()
@@ -147,9 +149,10 @@ def _by_tanh_arguments(
     """
     slopes = torch.addcmul(units.new_ones(()), units, units, value=-1)  # tanh' = 1 - tanh²
     slope_of = slopes.to(by_units.dtype).split(sizes)
-    of_words = by_units.split(sizes)
+    of_words = by_units.split(sizes)  # views, changed in place
     of_words[-1].mul_(slope_of[-1])
     for word in range(len(sizes) - 2, -1, -1):
+        # The texts that have a next word are the first ones.
         of_words[word][: sizes[word + 1]].addmm_(of_words[word + 1], recurrent.mT)
         of_words[word].mul_(slope_of[word])
     return by_units
@@ -251,8 +254,9 @@ def _most_texts(problem: BilevelProblem) -> tuple[int, ...]:
         for number in range(data.n // data.batch_size)
     ]
     places = torch.arange(minibatches[0].shape[1], device=minibatches[0].device)[:, None]
-    texts = torch.stack([((words != 0).sum(1) > places).sum(1) for words in minibatches])
-    return (len(minibatches[0]), *texts.amax(0).tolist()[1:])
+    # (minibatches, words): how many texts are longer than each place, which has a word then.
+    counts = torch.stack([((words != 0).sum(1) > places).sum(1) for words in minibatches])
+    return (len(minibatches[0]), *counts.amax(0).tolist()[1:])
 
 
 def half_code(
@@ -283,6 +287,7 @@ def half_code(
         sizes = list(most_texts)
         # Texts lie in order of length: the first one that is not read at a word must not have it.
         is_short = [lengths[texts] <= place for place, texts in enumerate(sizes) if texts < number]
+        # An assertion on the device, which does not wait for it.
         torch._assert_async(torch.stack([lengths[0] <= longest, *is_short]).all())
     elif words.is_cuda and torch.cuda.is_current_stream_capturing():
         sizes = [number] * longest
@@ -349,6 +354,7 @@ def recurrent_representation(
     shapes = {
         "input": (vectors.shape[1], hidden),
         **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
+        # Of a pair (u, v, (u - v)², u v) is read.
         "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features),
     }
     start = recurrent_start(shapes, seed, "recurrent representation", dtype, target)

@@ -109,6 +109,7 @@ class RegularisationSelection:
             leaf = y.clone().requires_grad_()
             loss = self.upper(x, leaf.view(self.y0.shape), self.validation)
             (f_y,) = torch.autograd.grad(loss, leaf)
+        # y_k z_k with z = H⁻¹ f_y.
         products = (y * torch.linalg.solve(curvature, f_y)).view(self.y0.shape)
         return -x.exp() * (products if self.binary else products.sum(1))
 
@@ -121,7 +122,9 @@ class RegularisationSelection:
         features, labels = self.train
         if self.binary:
             other = torch.sigmoid(-labels * (features @ y))  # probability of the other label
+            # ``other`` is also minus the loss's slope by the score t_i a_i'y.
             gradient = -features.T @ (labels * other) / len(labels) + x.exp() * y
+            # The loss's second derivative by the score is other·(1 - other).
             weighted = features * (other * (1 - other))[:, None]
             return gradient, features.T @ weighted / len(labels) + torch.diag(x.exp())
         decay = x.exp().repeat_interleave(self.y0.shape[1])  # e^x of the class of each entry of y

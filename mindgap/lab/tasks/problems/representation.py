@@ -160,12 +160,15 @@ class HyperRepresentation:
         weights = torch.ones_like(labels)
 
         def derivatives(flat: Tensor) -> tuple[Tensor, Tensor]:
-            """Gradient and Hessian of each task's part of g at its flat head (ways, features)."""
+            """Gradient and Hessian of each task's part of g at its flat head; ``shape`` is (tasks,
+            ways, features), and ``weights`` are all 1.
+            """
             slope, curvature = softmax_derivatives(features, labels, weights, flat.view(shape))
             decay = 2 * self.decay * torch.eye(flat.shape[-1], dtype=flat.dtype, device=flat.device)
             return slope.flatten(1) + 2 * self.decay * flat, curvature + decay
 
         def value(flat: Tensor) -> Tensor:
+            """Each task's part of g, (tasks,), at its flat head."""
             losses = self._losses(features, labels, flat.view(shape).mT)
             return losses + self.decay * flat.square().sum(-1)
 
@@ -241,7 +244,7 @@ def _features_of_code(code: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
         bias: (features,).
     """
     if weights.shape[0] != code.shape[-1]:
-        u, v = code.unbind(-2)
+        u, v = code.unbind(-2)  # more weights than one code has units: these are pairs
         code = torch.cat([u, v, (u - v).square(), u * v], -1)
     features = torch.tanh(code @ weights + bias)
     return torch.cat([features, torch.ones_like(features[..., :1])], -1)
@@ -307,6 +310,7 @@ def hyper_representation(
     a test, in place of one tanh network that is carried from task to task; the squared norm in
     place of the norm; word vectors averaged over a text in place of a recurrent net.
     """
+    # Part -> its tables.
     tables_of = {"train": train, "validation": validation, "test": test}
     shapes = {table.features.shape[1:] for tables in tables_of.values() for table in tables}
     if len(shapes) != 1:
@@ -318,7 +322,9 @@ def hyper_representation(
     target = torch.device(device)
 
     def tensors(inputs: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Standardised inputs and labels as tensors on the device."""
+        """Inputs, standardised by the training tables' mean and deviation, and labels as tensors on
+        the device.
+        """
         scaled = torch.from_numpy((inputs - mean) / deviation)
         return scaled.to(target, dtype), torch.from_numpy(labels).to(target)
 
@@ -330,6 +336,7 @@ def hyper_representation(
         task_sets.append(Tasks(tensors(*support), tensors(*query)))
     generator = numpy_stream(seed, "representation", "start")
     second_inputs = hidden * (4 if len(shape) == 2 else 1)  # of a pair (u, v, (u - v)², u v)
+    # Normal weights of variance 1/inputs, and biases of zero.
     start = {}
     for name, rows, columns in (("first", shape[-1], hidden), ("second", second_inputs, features)):
         weights = torch.from_numpy(generator.standard_normal((rows, columns)) / np.sqrt(rows))
@@ -369,10 +376,12 @@ def draw_tasks(
     halves_of = []  # table -> half -> class -> rows
     for table in tables:
         order = generator.permutation(len(table))
+        # Every second row of a random order, from the first or from the second on; then sorted.
         halves = [np.sort(order[half::2]) for half in (0, 1)]
         classes = np.unique(table.labels)
         halves_of.append([[rows[table.labels[rows] == c] for c in classes] for rows in halves])
         fewest = min(len(class_rows) for half in halves_of[-1] for class_rows in half)
+        # A half must hold ``shots`` examples of every class, whichever classes are drawn.
         if len(classes) < ways or fewest < shots:
             rule = f"must have {ways} classes with {2 * shots} examples each"
             counts = f"{len(classes)} classes, {2 * fewest} examples of the smallest"
@@ -380,7 +389,7 @@ def draw_tasks(
     inputs: list[list[np.ndarray]] = [[], []]  # of the support sets, and of the query sets
     labels: list[list[np.ndarray]] = [[], []]
     for _ in range(number):
-        place = int(generator.integers(len(tables)))
+        place = int(generator.integers(len(tables)))  # of the task's table
         chosen_classes = generator.permutation(len(halves_of[place][0]))[:ways]
         for level, class_rows in enumerate(halves_of[place]):
             rows = [generator.permutation(class_rows[c])[:shots] for c in chosen_classes]

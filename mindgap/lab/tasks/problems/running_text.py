@@ -61,7 +61,7 @@ class RunningText:
         Args:
             short: whether to yield a shorter last segment where words are left over.
         """
-        words = self.rows.shape[1] - 1
+        words = self.rows.shape[1] - 1  # the last one has none after it
         for start in range(0, words if short else words - self.length + 1, self.length):
             stop = min(start + self.length, words)
             yield self.rows[:, start:stop], self.rows[:, start + 1 : stop + 1]
@@ -156,8 +156,10 @@ def bigram_loss(text: str, words: int) -> float:
 
     def probabilities(part: np.ndarray) -> np.ndarray:
         """Three probabilities of each word of ``part`` but the first, (3, words of the part - 1):
-        given the word before, by its own frequency, and 1/words.
+        given the word before, by its own frequency, and 1/words. ``pairs``, sorted, and their
+        ``counts`` are those of the training text.
         """
+        # The count in training of each pair, 0 for a pair that does not occur there.
         pair_numbers = part[:-1] * words + part[1:]
         places = np.searchsorted(pairs, pair_numbers).clip(max=len(pairs) - 1)
         pair_counts = np.where(pairs[places] == pair_numbers, counts[places], 0)
@@ -165,9 +167,9 @@ def bigram_loss(text: str, words: int) -> float:
         return np.stack([conditional, frequencies[part[1:]], np.full(len(pair_numbers), 1 / words)])
 
     of_validation, weights = probabilities(validation), np.full(3, 1 / 3)
-    for _ in range(50):  # expectation maximisation
+    for _ in range(50):  # expectation maximisation, from equal weights
         weighted = weights[:, None] * of_validation
-        weights = (weighted / weighted.sum(0)).mean(1)
+        weights = (weighted / weighted.sum(0)).mean(1)  # each one's mean share of a probability
     return float(-np.log(weights @ probabilities(test)).mean())
 
 
@@ -194,8 +196,8 @@ def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
     carried, structure = pytree.tree_flatten(state)
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy of a segment that begins in the carried state; overwrites that state
-        with the segment's last one.
+        """Mean cross-entropy of a segment that begins in the state whose tensors are ``carried``;
+        overwrites them with the segment's last state.
         """
         # The model gets clones: autograd needs the first state after it has been overwritten.
         first_state = pytree.tree_unflatten([t.clone() for t in carried], structure)

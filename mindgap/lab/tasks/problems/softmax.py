@@ -40,12 +40,13 @@ def softmax_derivatives(
         [0.125, 0.0, -0.125, 0.0]
     """
     *problems, classes, width = y.shape
-    probabilities = torch.softmax(features @ y.mT, -1)
+    probabilities = torch.softmax(features @ y.mT, -1)  # p_i, (..., n, classes)
     mean_weights = (weights.to(y.dtype) / labels.shape[-1])[..., None]  # w_i = weights_i/n
     gradient = (mean_weights * (probabilities - one_hot(labels, classes))).mT @ features
     # -sum_i w_i (p_i ⊗ a_i)(p_i ⊗ a_i)', and to each class' diagonal block sum_i w_i p_ic a_i a_i'
     joint = (probabilities[..., :, None] * features[..., None, :]).flatten(-2)
     hessian = -((mean_weights * joint).mT @ joint).view(*problems, classes, width, classes, width)
+    # The diagonal blocks, (..., classes, d, d), added where both classes of the Hessian agree.
     blocks = (
         features.mT[..., None, :, :] * (mean_weights * probabilities).mT[..., :, None, :]
     ) @ features[..., None, :, :]
@@ -69,7 +70,9 @@ def lbfgs(value: Callable[[Tensor], Tensor], start: Tensor, **limits: float) -> 
     solver = torch.optim.LBFGS([y], line_search_fn="strong_wolfe", **limits)  # type: ignore[arg-type]
 
     def closure() -> Tensor:
-        # The solver asks for value and gradient at many points of y.
+        """The function's value at y; leaves its gradient in ``y.grad``. The solver moves y and
+        calls it again.
+        """
         solver.zero_grad()
         loss = value(y)
         loss.backward()
@@ -121,13 +124,14 @@ def newton(
         step = torch.ones_like(slope)
         while True:
             # Near the minimum, where the slope is small, rounding hides any decrease: there the
-            # full step is right.
+            # full step is right. And no step is halved without end.
             may_halve = (step > 1e-8) & (slope > 1e-12)
             allowed = start_value - 0.1 * step * slope
             too_high = may_halve & (value(y - step[..., None] * direction) > allowed)
             if not bool(too_high.any()):
                 break
             step = torch.where(too_high, step / 2, step)
+        # Problems that are solved stay where they are.
         y = torch.where(unsolved[..., None], y - step[..., None] * direction, y)
     return y
 

@@ -167,6 +167,7 @@ def _image_network(
     """
     channels, side = shape
     images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, channels, side, side)
+    # One mean and one deviation for all pixels.
     images, labels = (images - images.mean()) / images.std(), torch.tensor(data.labels)
     model = seeded_network(
         lambda: small_convolutional_network(width, channels=channels, side=side),
@@ -182,6 +183,7 @@ def _image_network(
                 train,
             )
         order = torch.randperm(len(images), generator=torch_stream(seed, "split"))
+        # Rows of the parts, in the order of their names below.
         rows_of = order.split([*sizes, len(images) - sum(sizes)])
         parts = {
             name: (images[rows], labels[rows])
@@ -190,6 +192,7 @@ def _image_network(
     train_images, train_labels = parts["train"]
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """``size`` random training images with their labels; advances the generator."""
         rows = torch.randint(0, len(train_images), (size,), generator=generator)
         return train_images[rows], train_labels[rows]
 
@@ -241,6 +244,7 @@ def prose_transformer(
     """
 
     def build() -> SmallTransformer:
+        """The network; without its table of words where vectors take their place."""
         return SmallTransformer(
             words, width, layers, length=length, attention=attention, embedding=not gaussian
         )
@@ -257,9 +261,10 @@ def prose_transformer(
         vectors = torch.randn(*targets.shape, width, generator=generator)
         return SmallTransformer.START * vectors, targets
 
-    def loss(m: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Mean cross-entropy of the words to predict, from the vectors that stand for words."""
         vectors, targets = batch
-        return F.cross_entropy(m(vectors).flatten(0, 1), targets.flatten())
+        return F.cross_entropy(model(vectors).flatten(0, 1), targets.flatten())
 
     return TrainingProblem(Objective(problem.objective.model, loss), draw, problem.samples)
 
@@ -302,6 +307,7 @@ def _next_word(
     tokens = _prose(words)
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
+        """``size`` random windows of the text; advances the generator."""
         return random_windows(tokens, length + 1, generator, size)
 
     objective = Objective(seeded_network(build, seed), next_word_loss)

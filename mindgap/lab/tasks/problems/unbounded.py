@@ -54,7 +54,7 @@ class UnboundedSmoothness:
     def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         """f, the mean of f_j over a batch of (centres c_j, targets t_j), each (samples, d)."""
         centres, targets = batch
-        distance = x - centres
+        distance = x - centres  # (samples, d_x), of each coordinate with its sign
         if self.growth == "quartic":
             growing = distance.pow(4) / 4
         else:
@@ -129,6 +129,7 @@ def unbounded_problem(
     centres = noise * torch.randn(upper, dim_x, generator=generator, dtype=torch.float64)
     targets = torch.randn(upper, dim_y, generator=generator, dtype=torch.float64) + 1.0
     uniform = torch.rand(dim_x, generator=generator, dtype=torch.float64)
+    # Magnitudes uniform in [distance/2, distance], each with a random sign.
     signs = 2.0 * torch.randint(0, 2, (dim_x,), generator=generator) - 1.0
     x0 = (distance * (0.5 + 0.5 * uniform) * signs).to(device, dtype)
     return UnboundedSmoothness(quadratic, centres.to(x0), targets.to(x0), growth, rate, x0)

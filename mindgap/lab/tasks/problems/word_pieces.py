@@ -103,6 +103,7 @@ def padded_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Pa
     random_lengths = torch.randint(2, length + 1, (size, 1), **options)
     lengths = torch.where(shortened, random_lengths, torch.full_like(random_lengths, length))
     not_padding = torch.arange(length, device=windows.device) < lengths
+    # Padding gets 1, which is never among the masked.
     uniform = torch.rand(size, length, **options).masked_fill(~not_padding, 1.0)
     # The piece with the smallest number is masked in any case: at least one per window.
     masked = (uniform < MASKED) | (uniform == uniform.amin(1, keepdim=True))
@@ -137,6 +138,7 @@ def padded_loss(
         reduction="none",
     )
     count = masked.sum()
+    # NaN unless all masked places were among those scored.
     return (losses * is_masked).sum() / torch.where(is_masked.sum() == count, count, torch.nan)
 
 
@@ -229,6 +231,8 @@ class MaskedText:
         counts = torch.bincount(self.train, minlength=self.words).double()
         frequency = (counts / counts.sum()).clamp_min(1e-12)  # as ``loss_of_frequencies`` has it
         shown, first = inputs.take_along_dim(places, dim=1), len(SPECIAL)
+        # 1/n where the piece shown may have been put in at random; special pieces never are. As
+        # often a piece stays as another is put in, one time in ten, so the tenths cancel.
         at_random = (shown >= first).double() / (self.words - first)
         stayed = frequency[shown] * (shown == answers)
         known = (stayed + frequency[answers] * at_random) / (frequency[shown] + at_random)
@@ -287,6 +291,7 @@ def masked_reading(model: nn.Module, batch: Masked, *, size: int = 256) -> tuple
     was_training = model.training
     model.eval()
     _, _, all_answers = batch
+    # Two sums of shape (1,), on the device: of the losses and of the right answers.
     loss_sum, right = torch.zeros((2, 1), dtype=torch.float64, device=all_answers.device)
     for inputs, places, answers in zip(*(tensor.split(size) for tensor in batch)):
         scores = model(inputs, places).float()
@@ -323,6 +328,7 @@ class Questions:
             model: a ``QuestionBert``.
             inputs: questions x places.
         """
+        # 0 for the question, 1 for the passage; padding is not attended to.
         parts = (torch.arange(inputs.shape[1], device=inputs.device) >= self.after).long()
         return model(inputs, parts.expand_as(inputs), inputs != PAD)
 
@@ -373,6 +379,7 @@ def squad_questions(
         torch.as_tensor(arrays[name], device=device).long() for name in ("inputs", "answers")
     )
     train_end, validation_end = len(inputs) * 70 // 100, len(inputs) * 85 // 100
+    # The rows of each part, in the order of the file.
     rows = {
         "train": slice(train_end),
         "validation": slice(train_end, validation_end),
@@ -416,7 +423,7 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
         )
         question_pieces, _ = vocabulary.numbers_and_places(item["question"])
         row = [CLS, *question_pieces[:question], SEP]
-        row += [PAD] * (question + 2 - len(row))
+        row += [PAD] * (question + 2 - len(row))  # up to the place at which passages begin
         row += [*pieces[begin : begin + passage], SEP]
         inputs.append(row + [PAD] * (question + passage + 3 - len(row)))
         answers.append(spans_inside)

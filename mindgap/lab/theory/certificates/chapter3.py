@@ -47,10 +47,11 @@ def theorem_3_4_4_step(epsilon: float = 10.0, M: float = 1e5, tau: float = 0.1) 
         * max(128 * L1 / epsilon, 4 * delta / epsilon**4, (80 * L0 + 512 * L1 * tau) / epsilon**2)
     )
     eta = min(1 / (20 * L0), 1 / (128 * L1 * tau), 1 / math.sqrt(horizon))
-    jump = 1 / (16 * eta * L1)
+    jump = 1 / (16 * eta * L1)  # how far a later step goes, up to the noise
     # The first step, whatever the noise: h is η because the other limit is longer.
     after_first = [start - eta * (M + sign * tau) for sign in (-1, 1)]  # the ends of its range
     first_distance = min(abs(x) for x in after_first)
+    # The second step goes back across the minimum.
     second_distance = min(abs(x + jump) for x in after_first)
     drift = horizon * jump * 2 * tau / (math.sinh(30.0) - tau)  # the most that all noise can add
     return Certificate(

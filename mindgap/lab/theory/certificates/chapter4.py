@@ -45,11 +45,12 @@ def theorem_4_4_1(
     if horizon.denominator != 1:
         fail("digits", "must make K whole", digits)
     K = int(horizon)
+    # η is the least of these, as printed: 1/(4L), 1/(L (12σ)²) and √(f0/(σ²K)).
     choices = (Fraction(1, 4), 1 / (12 * sigma) ** 2, root(gap / (sigma**2 * K)))
     eta = min(choices)
     # With q = (1-η)²: Σ_{k=1..K} q^k = q/(1-q)·(1 - q^K), and q^K <= 1/2 once 2ηK >= 1.
     q = (1 - eta) ** 2
-    least_mean = x0**2 * q / (1 - q) / 2 / K
+    least_mean = x0**2 * q / (1 - q) / 2 / K  # with 1/2 for 1 - q^K
     printed = 20 * gap * max(Fraction(4, K), (12 * sigma) ** 2 / K, root(gap / (K * sigma**2)))
     return Certificate(
         instance={"f": "x²/2", "noise": "none", "α": 2, "σ": sigma, "L": 1, "x0": x0, "K": K},
@@ -129,7 +130,7 @@ def theorem_4_4_2(power: int = 24) -> Certificate:
     tau = Fraction(10 ** (power // 2))  # τ_K, with G = 1
     jump = 4 * tau  # J
     jump_moment = (2 * Fraction(10 ** (power // 4))) ** 3  # J^(3/2)
-    p = Fraction(3, 4) / jump_moment
+    p = Fraction(3, 4) / jump_moment  # so that the jump's part of E|g|^(3/2) is 3/4
     domain = Fraction(1, 4)
     optimum = p * jump  # b
     most_mean = max(2 * p, p * tau)  # an upper bound of every m_k

@@ -60,6 +60,7 @@ def theorem_6_4_4() -> Certificate:
     halves = [Fraction(1, 2**k) for k in range(6)]
 
     def F(theta: Fraction) -> Fraction:
+        """θ/2 to the right of 0, else 1."""
         return theta / 2 if theta > 0 else Fraction(1)
 
     return Certificate(

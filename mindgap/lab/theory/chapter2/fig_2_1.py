@@ -107,6 +107,7 @@ def _program(method: str, Q: float) -> tuple[Any, Any]:
     # ξ_{k+1} = Aξ_k + B u_k, y_k = Cξ_k, u_k = ∇f(y_k), ξ_k = (x_k, x_{k-1})
     A, B = np.array([[1 + beta, -beta], [1.0, 0.0]]), np.array([[-alpha], [0.0]])
     C = np.array([[1 + beta, -beta]]) if method == "nesterov" else np.array([[1.0, 0.0]])
+    # The same step with the filter: z's next state is Â z + B̂ u.
     A_hat = np.block([[A, np.zeros((2, 1))], [-C, np.zeros((1, 1))]])
     B_hat = np.vstack([B, [[1.0]]])
     rho2 = cp.Parameter(nonneg=True)
@@ -123,6 +124,7 @@ def _program(method: str, Q: float) -> tuple[Any, Any]:
         + weight * (below_L.T @ above_mu + above_mu.T @ below_L)
         + (rho2 * weight) * (in_filter.T @ above_mu + above_mu.T @ in_filter)
     )
+    # slack <= 0 means that the inequality holds.
     rules = [P >> FLOOR * np.eye(3), cp.trace(P) == 1, inequality << slack * np.eye(4)]
     return cp.Problem(cp.Minimize(slack), rules), rho2
 
@@ -148,7 +150,9 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     program, rho2 = _program(method, float(Q))
 
     def is_proved(rho: float) -> bool:
-        """Whether some Lyapunov function proves the rate ρ; sets the program's parameter."""
+        """Whether some Lyapunov function proves the rate ρ, because the program's value is at most
+        0 (``SLACK`` for rounding); sets the program's parameter ρ².
+        """
         rho2.value = rho**2
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "solution may be inaccurate": then the value decides
@@ -192,12 +196,15 @@ def pep_gap(method: str, constants: SmoothConvex, steps: Count, *, measure: str 
     from PEPit import PEP
     from PEPit.functions import SmoothStronglyConvexFunction
 
+    # For μ = 0 the step is 1/L, and ``beta`` is not read by Nesterov's method.
     alpha, beta = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, 0.0)
     problem = PEP()
     function = problem.declare_function(
         SmoothStronglyConvexFunction, mu=constants.mu, L=constants.L
     )
     minimiser = function.stationary_point()
+    # As in ``section_2_1.amplitudes``: ``y`` is the method's iterate, ``x`` where Nesterov's method
+    # takes the gradient.
     x = y = previous = problem.set_initial_point()
     problem.set_initial_condition((x - minimiser) ** 2 <= constants.D**2)
     for k in range(steps):

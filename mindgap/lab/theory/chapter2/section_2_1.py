@@ -60,7 +60,7 @@ def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
     Source: thesis, (2.3) and Theorem 2.1.3; Polyak's choice is optimal on quadratics.
     """
     one_of("method", method, METHODS)
-    root = math.sqrt(constants.Q)
+    root = math.sqrt(constants.Q)  # √Q, with Q = L/μ
     ratio = (root - 1) / (root + 1)
     if method == "gd":
         return 1 / constants.L, 0.0
@@ -90,6 +90,7 @@ def amplitudes(
     """
     one_of("method", method, METHODS)
     gradient_factor = 1 - alpha * np.asarray(curvature, dtype=float)
+    # ``y`` is a_k; ``x`` is where the gradient is taken, ``previous`` heavy-ball's last x.
     x = y = previous = np.ones_like(gradient_factor)
     for step in itertools.count():
         yield y
@@ -173,6 +174,7 @@ def iterations(method: str, constants: SmoothConvex, epsilon: Positive, most: in
             first_below = -1
         elif first_below < 0:
             first_below = k
+        # The gap has stayed at most ε long enough.
         if first_below >= 0 and k >= 1.2 * first_below + 20:
             return first_below
         if k > most:

@@ -100,6 +100,7 @@ class SlowFunction(Function):
         return xp.where(distance > 1, outside, inside)
 
     def gradient(self, x: Any) -> Any:
+        """f'(x), entry by entry: ±2ε outside [-1, 1], ε(3x - x³) inside."""
         xp = namespace(x)
         outside, inside = 2 * self.epsilon * xp.sign(x), self.epsilon * (3 * x - x * x * x)
         return xp.where(xp.abs(x) > 1, outside, inside)
@@ -140,10 +141,12 @@ class HyperbolicCosine(Function):
     dimension: int = 1
 
     def value(self, x: Any) -> Any:
+        """f(x), (L0/L1²)·Σ_i cosh(L1 x_i)."""
         terms = (self.L0 / self.L1**2) * namespace(x).cosh(self.L1 * x)
         return terms if self.dimension == 1 else terms.sum(-1)  # in one variable entry by entry
 
     def gradient(self, x: Any) -> Any:
+        """∇f(x), entry by entry (L0/L1) sinh(L1 x)."""
         return (self.L0 / self.L1) * namespace(x).sinh(self.L1 * x)
 
     def curvature(self, x: Any) -> Any:
@@ -164,6 +167,7 @@ class HyperbolicCosine(Function):
 
     def constants(self, M: float) -> RelaxedSmooth:
         """(L0, L1, Δ, M) from x0 in one dimension: Δ = (L0/L1²)(cosh(L1 x0) - 1)."""
+        # cosh(L1 x0) = √(1 + sinh²), with sinh(L1 x0) = M L1/L0.
         delta = (self.L0 / self.L1**2) * (math.hypot(1, M * self.L1 / self.L0) - 1)
         return RelaxedSmooth(L0=self.L0, L1=self.L1, delta=delta, M=M)
 
@@ -256,6 +260,7 @@ class ToothedSlope(Function):
         of the flat top at a grid point, is period/20.
         """
         xp, s, L = namespace(x), self.slope, self.L
+        # t: how far x lies behind the last grid point.
         _, t = self._tooth(xp.where(x > 0, x, x * 0))
         to_grid = xp.where(t <= self.period / 2, t, self.period - t)
         return xp.where(x > 0, s - L * self._beyond_flat(to_grid), s + L * x)

@@ -73,13 +73,15 @@ class Polynomial(Function):
             )
 
     def value(self, x: Any) -> Any:
+        """f(x), entry by entry."""
         return _horner(self.coefficients, x)
 
     def gradient(self, x: Any) -> Any:
+        """f'(x), entry by entry."""
         return _horner(_derivative(self.coefficients), x)
 
     def curvature(self, x: Any) -> Any:
-        # f''
+        """f''(x), entry by entry."""
         return _horner(_derivative(_derivative(self.coefficients)), x)
 
 
@@ -121,10 +123,11 @@ def polynomial_l0(f: Polynomial, L1: Positive) -> float:
     first = _derivative(f.coefficients)
     second = np.array(_derivative(first))
     third = np.array(_derivative(_derivative(first)))
+    # 0 is there in case that no root is real: any point may be a candidate.
     candidates = [np.zeros(1), np.roots(first[::-1]), np.roots(second[::-1])]
     for sign in (-1.0, 1.0):
         stationary = sign * L1 * second  # f''' ± L1 f''
-        stationary[: len(third)] += third
+        stationary[: len(third)] += third  # f''' has one coefficient less
         candidates.append(np.roots(stationary[::-1]))
     roots = np.concatenate(candidates)
     points = roots[np.abs(roots.imag) < REAL_ROOT * (1 + np.abs(roots))].real
@@ -162,7 +165,7 @@ class DeepLinear(Function):
             fail("X, Y", "must be matrices with one column per sample", (X.shape, Y.shape))
         self.X, self.Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
         self.widths = (X.shape[0], *hidden, Y.shape[0])
-        # W_l maps width_{l-1} numbers to width_l.
+        # (rows, columns) of each W_l, which maps width_{l-1} numbers to width_l.
         self.shapes = [(rows, columns) for columns, rows in itertools.pairwise(self.widths)]
         self.dimension = sum(rows * columns for rows, columns in self.shapes)
 
@@ -195,6 +198,7 @@ class DeepLinear(Function):
         return weights, inputs, inputs[-1] - xp.asarray(self.Y)
 
     def value(self, x: Vectors) -> Any:
+        """‖f(X) - Y‖²_F at flat weights of shape (..., dimension)."""
         _, _, residual = self._forward(x)
         return (residual * residual).sum((-1, -2))
 

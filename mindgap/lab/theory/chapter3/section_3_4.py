@@ -359,10 +359,11 @@ def error_terms(
     if not unbiased or not np.isclose(weights.sum(), 1):
         fail("weights", "must be probabilities that make the noise unbiased", weights)
     norm = float(np.linalg.norm(gradient))
+    # h of every value of the noise.
     steps = step(np.linalg.norm(gradient + values, axis=1))
     products = values @ gradient  # ⟨∇f, ξ⟩ of every value
     c = 5 * constants.L0 + 4 * constants.L1 * norm
-    mean_step = float(weights @ steps)
+    mean_step = float(weights @ steps)  # E h
     terms = (
         float(-weights @ (steps * products)),
         float(c * (weights @ (steps**2 * products))),

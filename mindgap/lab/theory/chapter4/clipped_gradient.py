@@ -74,6 +74,7 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: NonNegative) -> ClippedMome
     kinks = (-tau - mean, tau - mean, -mean)  # the ξ at which ĝ is -τ, τ and 0
 
     def clipped(noise: np.ndarray) -> np.ndarray:
+        """ĝ, ``mean`` + noise clipped to [-τ, τ], for values of the noise."""
         return np.clip(mean + noise, -tau, tau)
 
     return ClippedMoments(

@@ -106,7 +106,7 @@ def averaged_error(
         # S grows by k·x; then x becomes factor·x (probability 1-p) or x + move (p).
         sum_square = sum_square + 2 * k * cross + k * k * square
         sum_mean = sum_mean + k * mean
-        cross = cross + k * square
+        cross = cross + k * square  # the S in it has grown; the next line lets x move
         cross = (1 - p) * factor * cross + p * (cross + move * sum_mean)
         square_after_jump = square + 2 * move * mean + move * move
         square = (1 - p) * factor * factor * square + p * square_after_jump
@@ -142,7 +142,7 @@ def mean_square_gradient(
     The recursion of (E x, E x²) is affine with constant coefficients; the sum over k is taken in
     closed form from its fixed point and its two decay factors, so the cost does not depend on K.
     """
-    p, slope, optimum = problem.probability, problem.slope, problem.optimum
+    p, slope, optimum = problem.probability, problem.slope, problem.optimum  # p, a and b
     steps = np.asarray(horizon, dtype=float)
     move = eta * np.minimum(problem.jump, tau)  # of x by a clipped jump
     # With m = E x and s = E x²: m <- r m + p·move, s <- t s + 2 p move m + p move².
@@ -160,6 +160,7 @@ def mean_square_gradient(
     sum_t = -np.expm1(steps * np.log(t)) / (1 - t)
     sum_m = m_fixed * steps + (m0 - m_fixed) * sum_r
     sum_s = s_fixed * steps + A * sum_r + (s0 - s_fixed - A) * sum_t
+    # E‖∇f(x_k)‖² = μ² (s_k - 2 b m_k + b²).
     return problem.mu**2 * (sum_s - 2 * optimum * sum_m + optimum * optimum * steps) / steps
 
 

@@ -71,9 +71,11 @@ class BernoulliQuadratic(Function):
         return TwoPoint(self.probability, self.jump)
 
     def value(self, x: Any) -> Any:
+        """f_ν(x) = (x - b_ν)²/2, entry by entry."""
         return (x - self.b) * (x - self.b) / 2
 
     def gradient(self, x: Any) -> Any:
+        """f_ν'(x) = x - b_ν."""
         return x - self.b
 
     def stochastic_gradient(self, x: Any, jumps: Any) -> Any:

@@ -109,6 +109,7 @@ class ZeroChain(Function):
     dimension: Count
 
     def value(self, x: Vectors) -> Any:
+        """f_d along the last axis, which falls away."""
         previous, current = x[..., :-1], x[..., 1:]  # x_{i-1} and x_i for i >= 2
         chain = psi(-previous) * phi(-current) - psi(previous) * phi(current)
         return chain.sum(-1) - phi(x[..., 0])
@@ -121,6 +122,7 @@ class ZeroChain(Function):
         """
         xp = namespace(x)
         previous, current = x[..., :-1], x[..., 1:]
+        # Derivatives by x_1, by each ``current`` and by each ``previous`` entry.
         by_first = -phi_slope(x[..., :1])  # of the term -Ψ(1)Φ(x_1), with Ψ(1) = 1
         by_current = -phi_slope(current) * (psi(-previous) + psi(previous))
         by_previous = -psi_slope(-previous) * phi(-current) - psi_slope(previous) * phi(current)
@@ -264,7 +266,7 @@ class HardChain:
         return 2 * self.epsilon * self.oracle.gradient(x / self.scale, z)
 
     def value(self, x: np.ndarray) -> np.ndarray:
-        # f(x) = (Lλ²/152) f_d(x/λ)
+        """f(x) = (Lλ²/152) f_d(x/λ)."""
         factor = self.L * self.scale**2 / CHAIN_SMOOTHNESS
         return factor * ZeroChain(self.dimension).value(x / self.scale)
 

@@ -104,6 +104,7 @@ def resisting_function(
     breaks = [distinct[0] - shift]  # a valley, then peak and valley in turn
     for left, right in pairwise(distinct):
         breaks += [(left + right) / 2 - shift, right - shift]
+    # As many pieces as breaks and one: falling to each valley, rising through the point after it.
     slopes = tuple([-slope, slope] * len(distinct))
     return PiecewiseLinear(tuple(breaks), slopes, anchor=distinct[0])
 
@@ -123,7 +124,7 @@ class Adversary(ABC):
         self.constants = constants
         self.calls = whole("calls", calls, least=1)
         self.start = float(*exact_points([start]))  # refused unless finite
-        self.queries = [self.start]
+        self.queries = [self.start]  # every point asked for, the start first
         self._start_is_free = True  # until the algorithm asks for the start
 
     def __call__(self, x: float, direction: float = 0.0) -> Any:
@@ -321,6 +322,7 @@ def separated_pair(
     distinct = exact_points(points)
     wider = Fraction(delta) * (1 + Fraction(1, 2 * len(distinct)))  # a little more than δ
     radius = Fraction(5, 4) * Fraction(delta)  # no kink is nearer to a point
+    # The first one's valleys and peaks lie 2·wider, more than 2δ, to the left of the second one's.
     return (
         _zigzag(distinct, 8 * wider, radius + 2 * wider, Fraction(start)),
         _zigzag(distinct, 8 * wider, radius, Fraction(start)),

@@ -97,6 +97,7 @@ class PiecewiseLinear:
         (Definition 5.3.1). A break at distance δ counts with both its slopes.
         """
         centre, reach = Fraction(x), Fraction(delta)
+        # Piece i lies between breaks i - 1 and i.
         first_piece = bisect_left(self.breaks, centre - reach)
         last_piece = bisect_right(self.breaks, centre + reach)
         slopes_within = self.slopes[first_piece : last_piece + 1]
@@ -127,7 +128,7 @@ class PiecewiseLinear:
         return tuple(
             b
             for b, left, right in zip(self.breaks, self.slopes, self.slopes[1:])
-            if left * right <= 0
+            if left * right <= 0  # the slopes on its two sides
         )
 
     def values(self, x: np.ndarray) -> np.ndarray:

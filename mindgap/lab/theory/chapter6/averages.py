@@ -86,6 +86,7 @@ def block_average(n: Count) -> Fraction:
     Source: thesis, Theorem 6.4.3.
     """
     # Block j begins after 2^j - 1 symbols and ends after 2^(j+1) - 1; the last one is cut off at n.
+    # Only odd blocks hold ones; ``start`` symbols precede block j, and it ends after 2·start + 1.
     starts_of_ones = (2**j - 1 for j in range(1, n.bit_length(), 2))
     ones = sum(min(2 * start + 1, n) - start for start in starts_of_ones)
     return Fraction(ones, n)

@@ -87,9 +87,11 @@ class Sawtooth(_Orbit):
     """
 
     def value(self, theta: Any) -> Any:
+        """f(θ) of (6.11)."""
         return (-theta if theta <= 0 else self.n * theta) / (self.n + 1)
 
     def gradient(self, theta: float) -> float:
+        """f'(θ) of (6.11), at 0 from the left."""
         return (-1 if theta <= 0 else self.n) / (self.n + 1)
 
 
