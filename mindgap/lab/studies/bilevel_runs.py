@@ -142,7 +142,7 @@ def states(
 
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
-        targets = targets[readings - trial.restored["marks"] :]  # so many were left
+        targets = targets[readings - trial.restored["marks"] :]  # ``marks``: how many were left
     else:
         with trial.timed():
             state = method.start(problem, seed=trial.seed)
@@ -180,6 +180,7 @@ def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[Stat
 
     from mindgap.bilevel.backends.count import steps_until
 
+    # ``capturing``: seconds that CUDA graphs took to be captured; other runners do not have it.
     captured_before = getattr(runner, "capturing", 0.0)
     with trial.timed():
         state = runner.run(state, steps_until(state, reached), calls=None, seconds=None)

@@ -140,8 +140,9 @@ def device_run(
                 batch_loss = gradient(*batch)
                 optimizer.step()
                 loss_sum += batch_loss
-                if k == 0:
+                if k == 0:  # of the row's first batch; the next replay overwrites ``batch_loss``
                     row_first_loss = batch_loss.clone()
+                # A checkpoint names the last batch trained on, not the one that is fetched below.
                 trained_on = {"epoch": epoch_number, "taken": taken}
                 epoch_number, taken, batch = next(batches)
             first_loss = first_loss or float(row_first_loss)

@@ -181,7 +181,7 @@ def _compute(
             if isinstance(result, Lost):
                 raise RuntimeError(f"a point of the grid: {result.reason}")
             further = keep(calls[number], result)
-            calls += further
+            calls += further  # the pool numbers its calls in the order of this list
             pool.add([call.compute for call in further])
 
 

@@ -53,7 +53,7 @@ class Trial:
     cpu_seconds: float = 0.0
     #: What :meth:`save` stored before an interruption; empty on a fresh start.
     restored: dict[str, Any] = field(default_factory=dict)
-    _saved: State | None = None
+    _saved: State | None = None  # the last offer of :meth:`save`, until :meth:`take_saved`
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]

@@ -108,8 +108,8 @@ def _run_small(trial: Trial) -> Iterator[Row]:
             "gradient_norm": math.sqrt(max(square, 0.0)),
             "lr": optimizer.param_groups[0]["lr"],
         }
-        if step // trial["every"] % trial["sharp_every"] == 0:
-            # One graph costs less than several of as many samples.
+        if step // trial["every"] % trial["sharp_every"] == 0:  # rows are counted, not steps
+            # As many batches as at every reading, joined: one graph costs less than several.
             one_batch = [join_batches(batches[:number])]
             row["sharpness"] = sharpness(objective, one_batch, tol=1e-2, seed=trial.seed).norm
         if trial["source"] in IMAGES:

@@ -233,6 +233,7 @@ def resnet_run(
         error = 1 - row["validation_accuracy"] + tie_breaker(row["validation_loss"])
         return {**row, "validation_error": error, **further_columns()}
 
+    # Read above; without a reader it is ``dict``, which makes an empty row.
     further_columns = reader(model, optimizer, parts) if reader else dict
     steps_per_epoch = len(parts["train"][1]) // trial["batch"]
     passes_per_epoch = 3 if svrg else 1

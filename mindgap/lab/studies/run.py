@@ -230,6 +230,7 @@ def run_all(
         tidy(folder)
         files = tuple(path.name for path in study_plan.files(out))
         write_form(folder / STUDY_FILE, replace(study.describe(study_plan.scale), files=files))
+        # header -> the header with what was typed and the hash of the registration.
         stamp = partial(replace, command=command(), registered=registered_hash(folder))
         work += [(study, stamp(header), folder.absolute()) for header in study_plan.missing(out)]
     for header, end in spread(partial(execute, every=every), work, sweep or Sweep()):
@@ -374,6 +375,7 @@ def command() -> str:
 
     Of the program's path and of the folder after ``--out`` only the last name stays.
     """
+    # ``--out=FOLDER`` is written as two words, so that one rule finds the folder in both forms.
     words = " ".join(sys.argv[1:]).replace("--out=", "--out ").split()
     shown = [
         Path(word).name if previous == "--out" else word

@@ -173,9 +173,11 @@ def _released_estimate(
     from mindgap.measure.gradients import gradient_passes, passes_mean
 
     def norm(tensors: Sequence[Any]) -> float:
+        """The norm of all tensors as one vector, in double precision."""
         return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
     mean_gradients = []  # g and g', one tensor per parameter
+    # ``share`` of the step by which x is moved for a gradient: not at all for g, half of s for g'.
     for share, own_chunks in zip((0.0, 0.5), chunks, strict=True):
         with (
             gradient_passes(objective, own_chunks, train=False, move=True) as passes,
@@ -198,6 +200,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     )
 
     def read(_: int) -> Row:
+        """The smoothness along the last step, on the fixed samples."""
         with last_step.undone() as step:
             return _row(measure.local_smoothness(problem.objective, batches, step))
 

@@ -237,6 +237,7 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
     else:
         run = image_run(trial, name)
         device = run.parts["train"][1].device
+        # One counter with two names: the second is never None, as ``image_loss`` needs it.
         right = right_answers = torch.zeros((), dtype=torch.long, device=device)
 
         def image_loss(model: Any, x: Any, y: Any) -> Any:

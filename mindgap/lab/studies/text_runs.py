@@ -109,7 +109,7 @@ class LanguageRun:
                 self.model,
                 loss,
                 optimizer,
-                lambda number: train.segments(),
+                lambda number: train.segments(),  # the same in every epoch: the text in its order
                 read,
                 steps=trial["steps"],
                 every=reading_steps or trial["every"],
@@ -208,6 +208,7 @@ def text_optimizer_run(
     if "device" in trial.settings:
         run, lr = language_run(trial, trial["streams"]), trial["middle"] * trial["factor"]
         optimizer = build(lr, list(run.model.parameters()))
+        # Without ``watch`` it is ``dict``, which makes an empty row.
         watched_columns = watch(optimizer) if watch else dict
         for row in run.rows(
             optimizer,

@@ -368,6 +368,7 @@ def _search_method(
 
     ask, write, journalled = _sampler(study, method, settings, folder, trials, len(seeds))
     all_trials = list(journalled)
+    # The search reads its seconds from the runs' own stopwatches, which stand while rows are read.
     for trial in search(ask, evaluate, journalled, lambda: total_seconds):
         all_trials.append(trial)
         write(trial)
@@ -456,6 +457,7 @@ def validation_score(
         trial = Trial(method, seed, settings)
         score, diverged = math.inf, False
         for row in study.loop(trial):
+            # A row without the column keeps the last value; only the last row tells a divergence.
             score = float(row.get(study.tune_on, score))
             diverged = bool(row.get("diverged", False))
         scores.append(score if math.isfinite(score) and not diverged else math.inf)

@@ -234,6 +234,7 @@ def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
     every_sample, smoothness = torch.arange(digits.train), 0.5 + digits.decay
     ratio = (digits.decay / smoothness) ** 0.5
     start = digits.net.start(1, 1.0, trial.torch_generator("t4 minimum"))
+    # Steps end at θ; gradients are taken at ``ahead``, further along the last change of θ.
     theta = ahead = [parameter.zero_() for parameter in start]
     for _ in range(math.ceil(40 / ratio)):  # (1 - q)^(40/q), what is left, is below 1e-17
         gradient = digits.gradient(ahead, every_sample)

@@ -46,6 +46,7 @@ class Faulty:
         self._trial, self._task, self._faults = trial, task, faults
 
     def __getattr__(self, name: str) -> Any:
+        """An attribute of the task, for every name that is not defined here."""
         return getattr(self._task, name)
 
     def lower(self, x: Any, y: Any, batch: Any) -> Any:

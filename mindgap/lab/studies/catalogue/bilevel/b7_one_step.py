@@ -109,6 +109,7 @@ def _search_and_run(
     budget, readings = trial["oracle_calls"], trial["readings"]
     if not trial["tried"]:
         own_steps = _own_steps(trial, one_step)
+        # No units: they are in these steps already.
         method = method_for(trial, **own_steps, key="saba", units=[])
         for row in rows_of(trial, task_of(trial), method, budget=budget, readings=readings):
             yield {**row, **own_steps}

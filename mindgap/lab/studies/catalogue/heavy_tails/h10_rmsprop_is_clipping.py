@@ -42,6 +42,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         yield {
             "step": draw,
             "gradient_over_tau": gradient / tau,
+            # CClip's point moves from 0 against a positive gradient: its step is -point.
             "ratio": rmsprop_length / -float(point.detach()),
         }
 
@@ -66,6 +67,7 @@ def _rmsprop_step(
         "square_avg": torch.tensor(second_moment, dtype=torch.float64),
     }
     optimizer.step()
+    # From 0 against a positive gradient: the point is minus the length.
     return -float(point.detach())
 
 

@@ -55,9 +55,10 @@ class GapDesign(Design):
     """The rule of :func:`judge` on made-up differences in points, better less worse."""
 
     def decide(self, differences: Array) -> tuple[Array, Array]:
+        """As :meth:`Design.decide`: whether it says *holds*, and whether *does not hold*."""
         seeds, mean = differences.shape[2], differences.mean(2)
         half = student_quantile(1 - ONE_SIDED / 2, seeds - 1) * differences.std(2, ddof=1)
-        half = half / np.sqrt(seeds)
+        half = half / np.sqrt(seeds)  # of the 90 % interval; ``half`` was √seeds times as wide
         no_gain = mean + half < 100 * NEGLIGIBLE
         return ((mean - half > 0) & ~no_gain).all(1), no_gain.any(1)
 

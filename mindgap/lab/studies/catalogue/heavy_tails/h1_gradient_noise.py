@@ -196,6 +196,7 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
 
     with trial.timed():
         sample = _noise(trial)
+    # In random order, because the published estimator sums blocks of consecutive values.
     pooled = trial.numpy_generator("order").permutation(
         sample.coordinates.astype(float).reshape(-1)
     )
@@ -203,7 +204,7 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     size = sample.coordinates.size
     every = size // 2**18 if size > 2**21 else 1
     fewer = replace(sample, coordinates=sample.coordinates[::every])
-    indices = {  # way of reading the tail -> its index
+    indices = {  # way of reading the tail -> its index; zeros have no logarithm
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
         "coordinates, one scale a layer": tail_index(
             fewer,

@@ -47,10 +47,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         false_alarms += sum(_drifts(rows[:1], len(rows) - 1) == 1.0 for rows in readings)
         answers[name] = of_nearly_all(drifts)
         largest = [max(row["distance"] for row in rows[1:]) for rows in readings]
-        (
-            control,
-            null,
-        ) = (  # two samples of the start: their distance, and that expected of one shape
+        # Of two samples of the start: their distance, and that expected of one shape.
+        control, null = (
             float(np.median([rows[0][column] for rows in readings]))
             for column in ("distance", "null")
         )

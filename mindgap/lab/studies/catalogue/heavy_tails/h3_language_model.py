@@ -68,11 +68,16 @@ class RankingDesign(Design):
     def draws(
         self, effect: float, seeds: int, studies: int, generator: np.random.Generator
     ) -> Array:
+        """As :meth:`Design.draws`, with one part more whose true difference is 0: CClip's."""
         savings = super().draws(effect, seeds, studies, generator)
         equal = self.deviation * generator.standard_normal((studies, 1, seeds))
         return np.concatenate([savings, equal], axis=1)
 
     def decide(self, differences: Array) -> tuple[Array, Array]:
+        """As :meth:`Design.decide`: whether it says *holds*, and whether *does not hold*.
+
+        Half widths are those of the 95 % interval, and wider for a *no* (corrected for all parts).
+        """
         seeds, mean = differences.shape[2], differences.mean(2)
         standard_error = differences.std(2, ddof=1) / math.sqrt(seeds)
         half, wide = (
@@ -82,6 +87,7 @@ class RankingDesign(Design):
         nothing_saved = (mean + wide < -math.log1p(-NEGLIGIBLE))[:, :-1]
         saved = (mean - half > 0)[:, :-1] & ~nothing_saved
         low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
+        # The last part asks whether two losses are comparable.
         near = ((low <= mean - half) & (mean + half <= high))[:, -1]
         apart = ((mean + wide < low) | (mean - wide > high))[:, -1]
         return saved.all(1) & near, nothing_saved.any(1) | apart

@@ -97,6 +97,7 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
         optimizer = optimizer_of(
             trial["optimizer"], lr, problem.objective.parameters, tau=trial["tau"]
         )
+        # A part of the text is (inputs, masked places, answers at these places).
         by_frequency = frequency_loss(trial["text"], trial["words"], problem.parts["test"][2])
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
 

@@ -159,6 +159,7 @@ def _gates(groups: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, bool, st
             continue
         losses = [last(run, "validation_loss") for run in trained]
         guesses = [last(run, "best_guess") for run in trained]
+        # Nats by which a loss may lie above the guess; negative: it must lie so far below.
         allowed = -LEARNT if cell == READS_OTHERS else NEAR
         words = "at most {:g} nat above" if allowed > 0 else "at least {:g} nat below"
         gates[cell] = (

@@ -50,6 +50,7 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
             for matrix, gradient in zip(weights, gradients)
         ]
 
+    # Of η: SGD's own step, then the fractions c, which a ``direction`` of -1 turns round.
     shares = [1.0, *(trial["direction"] * fraction for fraction in trial["c"])]
     snapshots = []
     for step in range(1, trial["burn_in"] + trial["snapshots"] * trial["every"] + 1):

@@ -48,7 +48,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     """
     run = gpu.statistics_run(trial, "e11")
     lr = trial["lr"]
-    burn_in = trial["steps"] // trial["every"] // 2
+    burn_in = trial["steps"] // trial["every"] // 2  # half of the number of rows
 
     def read(number: int) -> Row:
         """Gradients and sharpness on m fresh samples, in the last half of the run alone."""

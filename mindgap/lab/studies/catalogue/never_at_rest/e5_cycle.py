@@ -124,6 +124,7 @@ def cluster_widths(points: Sequence[tuple[float, float]]) -> list[float]:
     array = np.asarray(points, dtype=float)
     unassigned, widths = set(range(len(array))), []
     while unassigned:
+        # A group grows from one point; the frontier are the points that joined it last.
         group, frontier = set(), {min(unassigned)}
         while frontier:
             group |= frontier

@@ -93,7 +93,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
             optimizer.zero_grad()
             value = objective.value(batch)
             value.backward()
-        loss = fixed_loss = float(value.detach())
+        loss = fixed_loss = float(value.detach())  # of the control they are the same loss
         if step > burn_in and trial["batch"]:
             with torch.no_grad():
                 fixed_loss = float(objective.value(fixed))

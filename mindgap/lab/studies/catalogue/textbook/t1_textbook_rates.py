@@ -45,10 +45,10 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
     convex += [(SmoothConvex(L), trial["accuracies"][-1], "L", L) for L in trial["smoothness"]]
     # Heavy-ball has no rate on convex functions; the worst quadratic is the same for every seed.
     cells = strongly_convex if name == "heavy-ball" else strongly_convex + convex
-    for constants, epsilon, axis, at in cells if trial.seed == 0 else []:
+    for constants, epsilon, axis, place in cells if trial.seed == 0 else []:
         with trial.timed():
             count, bound = _step_count(name, constants, epsilon, trial["step_factor"])
-        yield {"part": axis, "at": at, "iterations": count, "bound": bound}
+        yield {"part": axis, "at": place, "iterations": count, "bound": bound}
     with trial.timed():
         yield {"part": "random", "worst_ratio": _worst_random_ratio(trial)}
 
@@ -91,10 +91,12 @@ def _worst_random_ratio(trial: Trial) -> float:
         curvature = np.exp(  # spectra, shape (functions, dimension)
             rng.uniform(-math.log(Q), 0, size=(trial["functions"], trial["dimension"]))
         )
+        # Both ends of the spectrum occur in every function.
         curvature[:, 0], curvature[:, 1] = constants.mu, constants.L
         start = rng.standard_normal(curvature.shape)
         start /= np.linalg.norm(start, axis=1, keepdims=True)
         alpha, beta = parameters(name, constants)
+        # Yields what is left of every mode after 0, 1, ... steps, as a factor on its start.
         amplitude = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
         bound = gd_gap_printed if name == "gd" else nesterov_gap
         for k in range(trial["steps"]):
