@@ -27,6 +27,7 @@ def noise_law(name: str, alpha: float, horizon: int) -> Any:
     """
     from mindgap.lab import theory
 
+    # Functions, so that the named law alone is made.
     return {
         "gaussian": lambda: theory.Gaussian(scale=0.5),
         "student": lambda: theory.Student(df=alpha + 0.1, scale=0.2),

@@ -115,6 +115,7 @@ def device_run(
         optimizer.load_state_dict(restored["optimizer"])
         for tensor, value in zip(carried, restored["carried"], strict=True):
             tensor.copy_(value)
+    # From where the checkpoint stands: its epoch, without the batches of it that were trained on.
     batches = _endless(epoch, restored.get("epoch", 0), restored.get("taken", 0))
     epoch_number, taken, batch = next(batches)  # the next batch to train on, and where it stands
     autocast = torch.bfloat16 if bfloat16 and batch[0].is_cuda else None

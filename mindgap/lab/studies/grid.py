@@ -116,6 +116,7 @@ def grid_search(
         Method -> its trials, in the order in which their points were laid out.
     """
     known = _read(journal)  # name of a value -> the value, and the seconds it took
+    # Method -> all points laid out so far, and trials of the first of them, whose values are known.
     points = {method: grid_points(grid) for method, grid in grids.items()}
     trials_of: dict[str, list[TunedTrial]] = {method: [] for method in grids}
     asked_for: set[str] = set()  # names of the values whose calls were handed out

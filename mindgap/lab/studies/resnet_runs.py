@@ -241,6 +241,7 @@ def resnet_run(
     rows = run.rows(
         optimizer,
         read,
+        # ``epochs`` counts passes: SVRG makes a third as many epochs of batches.
         steps=trial["epochs"] // passes_per_epoch * steps_per_epoch,
         every=max(trial["every"] // passes_per_epoch, 1) * unit,
         schedule=trial["schedule"],

@@ -243,6 +243,7 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             for run in group
         ]
         table = [(fit.rank, *fit.rank_interval, fit.slope, fit.span) for fit in fits]
+        # Medians over the seeds.
         rank, low, high, slope, span = np.median(table, axis=0).tolist()
         grow = sum(fit.grows is True for fit in fits)
         refused = sum(fit.grows is None for fit in fits)  # seeds that cannot tell

@@ -44,7 +44,9 @@ def loop_steps(trial: Trial) -> Iterator[Row]:
 
 
 def _growing(tau: float, steps: int) -> Callable[[int], float]:
-    """Step number -> a threshold that grows like its square root and has the mean ``tau``."""
+    """Step number k -> a threshold that grows like √k, with the mean ``tau`` over all ``steps`` K:
+    the mean of √(k/K) is 2/3.
+    """
     return lambda k: 1.5 * tau * math.sqrt(k / steps)
 
 

@@ -44,6 +44,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         readings = [[row for row in run.rows if "distance" in row] for run in group]
         # Per run: 1 drifts, 0 keeps its shape, 1/2 neither is shown.
         drifts = [_drifts(rows[1:], len(rows) - 1) for rows in readings]
+        # The control by the same rule: two samples of one moment do not drift.
         false_alarms += sum(_drifts(rows[:1], len(rows) - 1) == 1.0 for rows in readings)
         answers[name] = of_nearly_all(drifts)
         largest = [max(row["distance"] for row in rows[1:]) for rows in readings]

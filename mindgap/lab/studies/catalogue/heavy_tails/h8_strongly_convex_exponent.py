@@ -40,8 +40,8 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
     with trial.timed():  # shape (horizons, alphas, jumps)
         errors = averaged_error(
             RareJump(alphas, jumps),
-            lambda k: trial["step_factor"] * 4 / (k + 1),
-            lambda k: k**power,
+            lambda k: trial["step_factor"] * 4 / (k + 1),  # step
+            lambda k: k**power,  # threshold
             horizons,
         )
     for number, alpha in enumerate(trial["alphas"]):
@@ -74,10 +74,11 @@ def _sample_error(
     probability, slope = float(problem.probability), float(problem.slope)
     rng = trial.numpy_generator(f"jumps {alpha} {k}")
     averages = weighted_average_runs(
+        # The stochastic gradient: a jump with probability p, else a multiple of x.
         lambda x, step: np.where(rng.random(x.shape) < probability, -jump, slope * x),
         np.zeros((trial["replicas"], 1)),
-        lambda step: trial["step_factor"] * 4 / (step + 1),
-        lambda step: float(step) ** power,
+        lambda step: trial["step_factor"] * 4 / (step + 1),  # step size
+        lambda step: float(step) ** power,  # threshold
         [k],
         method="gclip",
     )

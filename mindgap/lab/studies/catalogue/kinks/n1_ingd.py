@@ -91,7 +91,7 @@ def _run_on_quadratic(trial: Trial, L: float, epsilon: float) -> tuple[Row, Any]
     Returns:
         The columns of :func:`_run_ingd` with ``distance``, and the target with L, Δ, δ, ε and γ.
     """
-    start = 10 * epsilon / L * np.array([0.6, -0.8])
+    start = 10 * epsilon / L * np.array([0.6, -0.8])  # a direction of length 1
     delta = 0.999 * trial["radius_factor"] * one_inner_step_radius(L, epsilon)
     target = NonsmoothTarget(
         11 * epsilon, L / 2 * float(start @ start), delta, epsilon, trial["gamma"]
