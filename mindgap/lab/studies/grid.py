@@ -71,8 +71,8 @@ def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> 
         values = sorted({trial.settings[name] for trial in tried})
         if len(values) < 2 or values[0] <= 0:
             continue
-        extended_below = sum(v < min(planned) for v in values)
-        extended_above = sum(v > max(planned) for v in values)
+        extended_below = sum(value < min(planned) for value in values)
+        extended_above = sum(value > max(planned) for value in values)
         for end, neighbour, extensions in (
             (values[0], values[1], extended_below),
             (values[-1], values[-2], extended_above),

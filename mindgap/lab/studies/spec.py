@@ -207,7 +207,9 @@ class Study:
             number: replaces the planned numbers of all methods that run; None keeps them.
         """
         at_scale = self.scales[one_of("scale", scale, self.scales)]
-        planned_of = {m: at_scale.seeds_of.get(m, at_scale.seeds) for m in self.methods}
+        planned_of = {
+            method: at_scale.seeds_of.get(method, at_scale.seeds) for method in self.methods
+        }
         return {
             method: planned if number is None else number
             for method, planned in planned_of.items()
@@ -236,7 +238,7 @@ class Study:
         return replace(
             self,
             scales={**self.scales, scale: replace(at_scale, seeds_of=seeds_of)},
-            left_out=tuple(m for m in self.seeds(scale) if m not in methods),
+            left_out=tuple(method for method in self.seeds(scale) if method not in methods),
         )
 
     def at(self, scale: str) -> Study:

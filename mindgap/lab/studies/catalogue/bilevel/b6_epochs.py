@@ -302,7 +302,8 @@ def _representation(name: str, texts: str, figure: str, quick: str, data: str) -
         data: "snli" or "reviews", of scale gpu; only "snli" has a scale paper.
     """
     runs = representation_runs
-    labels = {f"SLIP, epochs of {c}": ("SLIP", {"counted": c}) for c in "xy"}
+    # Label of a method -> its title, and how it counts.
+    labels = {f"SLIP, epochs of {counted}": ("SLIP", {"counted": counted}) for counted in "xy"}
     labels |= {title: (title, {"counted": "y"}) for title in runs.EIGHT if title != "SLIP"}
     quick_settings = {**runs.QUICK, "data": quick, "tasks": [40, 1, 40], "epochs": 8}
     gpu_settings = {**runs.GPU_SIZES[data], **runs.TASKS, "epochs": 20}
