@@ -137,7 +137,9 @@ def states(
     targets = [budget * (i + 1) // readings for i in range(readings)]
 
     def reached(state: State) -> bool:
-        """Whether the next target is reached; the last one also asks for ``least`` iterations."""
+        """Whether the next of the ``targets`` (what must be spent before a state is handed out) is
+        reached; the last one also asks for ``least`` iterations.
+        """
         return spent(state) >= targets[0] and (state.t >= least or len(targets) > 1)
 
     if trial.restored:

@@ -218,7 +218,9 @@ def _common_step(
     }
 
     def rule(gradients: np.ndarray, rows: np.ndarray) -> Any:
-        """The steps of some runs for their gradients."""
+        """The step sizes of the runs with the numbers ``rows`` for their gradients, by the common
+        class of rules with the constants of these runs.
+        """
         step = rule_class(**{name: value[rows] for name, value in constants.items()})
         return step(row_norm(gradients))
 

@@ -148,7 +148,7 @@ def grid_search(
     with journal.open("a") as file:
 
         def keep(call: Call, result: tuple[float, float]) -> list[Call]:
-            """Write what a call returned into the journal; returns the calls that can follow."""
+            """Write a call's value and seconds into the journal; returns what can follow it."""
             known[call.name] = result
             with naming(journal):
                 # The line break comes first: a line that was cut short before stays alone.

@@ -470,6 +470,7 @@ def trained_bert(
             size = (*inputs.shape, trial["text_width"])
             inputs = START * torch.randn(size, generator=vectors, device=device)
         loss, _ = masked_reading(model, (inputs, places, answers))
+        # No weight's name begins with an underscore.
         return {**weights, "_loss": loss, "_floor": text.by_frequency()}
 
     arrays = _once_per_machine(trial, "bert", cell, make)

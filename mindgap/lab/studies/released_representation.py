@@ -134,7 +134,9 @@ def released_oracle(
             return f_x, f_y
 
         def lower(self, x: Any, y: Any, token: Any) -> Any:
-            """g_y, with the f_y of the iteration before where that fault is on."""
+            """g_y, with the f_y of the iteration before where that fault is on. Where the method
+            asks for f_y first, the last one known is that of this iteration.
+            """
             f_y = self.earlier_f_y if upper_first else self.f_y
             return self._with_f_y(super().lower(x, y, token), f_y)
 

@@ -220,7 +220,9 @@ def resnet_run(
         return batches
 
     def read() -> Row:
-        """The columns of a row, without ``step`` and ``factor``."""
+        """The columns of a row, without ``step`` and ``factor``. An optimizer that evaluates at
+        another point than it trains at is moved there and back.
+        """
         row: Row = {}
         if hasattr(optimizer, "eval"):
             optimizer.eval()

@@ -223,7 +223,7 @@ def run_all(
     Returns:
         The verdicts, in the order of the plans.
     """
-    work = []
+    work = []  # (study, header, folder of its records) of every missing trial
     for study_plan in plans:
         study, folder = study_plan.study, study_plan.folder(out)
         folder.mkdir(parents=True, exist_ok=True)

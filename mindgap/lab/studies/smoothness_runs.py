@@ -136,7 +136,7 @@ def _language_model_rows(trial: Trial) -> Iterator[Row]:
     parameters, train, size = list(run.model.parameters()), run.texts["train"], trial["part"]
     optimizer = descent(trial.settings, trial["lr"], parameters)
     last_step, objective = _LastStep(optimizer, parameters), Objective(run.model, window_loss)
-    # Tensors of ``part`` windows each.
+    # The fixed windows of every reading, as tensors of ``part`` windows each.
     windows = train.windows(trial.torch_generator("smoothness samples"), trial["m"]).split(size)
 
     def read() -> Row:

@@ -226,7 +226,9 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
         run = language_run(trial, name)
 
         def text_loss(model: Any, windows: Any) -> Any:
-            """The loss on the second half of windows, with the memory of the first half."""
+            """The loss on the second half of windows, with the memory of the first half. A window
+            is two segments and one word more, the last to predict.
+            """
             length = trial["length"]
             with torch.no_grad():
                 _, memory = model(windows[:, :length])

@@ -200,7 +200,7 @@ def tune(
     )
     methods: dict[str, MethodTuning] = {}
     if study.left_out and (folder / TUNING_FILE).exists():
-        written = read_form(Tuning, folder / TUNING_FILE)
+        written = read_form(Tuning, folder / TUNING_FILE)  # by an earlier search
         if written.identity != tuning.identity:
             others, their_seeds = ", ".join(written.methods), ", ".join(map(str, written.seeds))
             rule = (
@@ -271,8 +271,8 @@ def _tune_by_grid(
     """
 
     def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
-        """Score of a point with one seed, and the seconds it took; infinite and 0 after an error
-        of :data:`DIVERGENCE`.
+        """Score of a point, laid over the method's own settings, with one seed, and the seconds it
+        took; infinite and 0 after an error of :data:`DIVERGENCE`.
         """
         try:
             return validation_score(study, method, {**settings[method], **point}, (seed,))
@@ -360,7 +360,9 @@ def _search_method(
     total_seconds = 0.0  # of the trials carried out now
 
     def evaluate(proposed: Settings) -> float:
-        """The score of the proposed settings; their seconds are added to the total."""
+        """The mean score over the seeds with the proposed settings laid over the method's own; the
+        seconds of the runs are added to the total.
+        """
         nonlocal total_seconds
         score, seconds = validation_score(study, method, {**settings, **proposed}, seeds)
         total_seconds += seconds

@@ -61,7 +61,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     A, C = quadratic.lower.A, quadratic.lower.C  # means over the samples: Ā and C̄
 
     def lower_loss(x: torch.Tensor, y: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
-        """The lower loss: quadratic in y, bilinear in x and y, with a linear term per sample."""
+        """The lower loss: quadratic in y with the mean Hessian Ā, bilinear in x and y with C̄, and
+        with a linear term per sample of the minibatch (the rows of ``linear``).
+        """
         return 0.5 * (y @ A @ y) + x @ C @ y + (linear @ y).mean()
 
     # Of the terms (p, r, a) of each lower sample the linear one, a.
@@ -80,7 +82,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
     def sgd_step(y: torch.Tensor, stream: str, position: int) -> torch.Tensor:
         """y after one step of plain SGD at the first x, on the minibatch that SLIP draws at this
-        position of the named stream of lower samples.
+        position of the named stream of lower samples; the step is α, as SLIP's.
         """
         sample = Sample(int(lower_data.draw(trial.seed, stream, position, 1).which[0]))
         leaf = y.clone().requires_grad_()

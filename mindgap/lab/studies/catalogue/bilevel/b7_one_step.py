@@ -124,7 +124,9 @@ def _search_and_run(
     search_task = task_of(Trial(trial.method, search_seed, trial.settings))
 
     def search_loss(steps: Mapping[str, Any]) -> float:
-        """The loss at the end of a run with these steps, on the samples for the search."""
+        """The loss at the end of a run with these steps, on the search's own task and seed, which
+        the reported run does not see.
+        """
         return float(end_of(trial, rows_of, search_task, saba(steps), search_seed)[loss_column])
 
     points = random_points(trial, space, trial["tried"])

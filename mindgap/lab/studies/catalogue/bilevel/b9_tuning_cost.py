@@ -141,8 +141,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     }
 
     def cost_of(method: str, targets: np.ndarray) -> np.ndarray:
-        """Settings that a method needs on average to come within the margin of a loss, one number
-        per seed; ``targets`` are those losses.
+        """Settings that a method needs on average to come within the margin (``tolerance`` is 1 and
+        the margin) of a loss, one number per seed; ``targets`` are those losses.
         """
         searches = zip(losses[method], targets, strict=True)
         return np.array([needed(of_seed, tolerance * target) for of_seed, target in searches])

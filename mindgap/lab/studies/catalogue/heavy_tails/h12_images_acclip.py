@@ -57,10 +57,10 @@ class GapDesign(Design):
     def decide(self, differences: Array) -> tuple[Array, Array]:
         """As :meth:`Design.decide`: whether it says *holds*, and whether *does not hold*."""
         seeds, mean = differences.shape[2], differences.mean(2)
-        half = student_quantile(1 - ONE_SIDED / 2, seeds - 1) * differences.std(2, ddof=1)
-        half = half / np.sqrt(seeds)  # of the 90 % interval; ``half`` was √seeds times as wide
-        no_gain = mean + half < 100 * NEGLIGIBLE
-        return ((mean - half > 0) & ~no_gain).all(1), no_gain.any(1)
+        half_width = student_quantile(1 - ONE_SIDED / 2, seeds - 1) * differences.std(2, ddof=1)
+        half_width = half_width / np.sqrt(seeds)  # of the 90 % interval
+        no_gain = mean + half_width < 100 * NEGLIGIBLE
+        return ((mean - half_width > 0) & ~no_gain).all(1), no_gain.any(1)
 
 
 def loop(trial: Trial) -> Iterator[Row]:

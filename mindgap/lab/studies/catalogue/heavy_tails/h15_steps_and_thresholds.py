@@ -74,11 +74,13 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
     positions: list[torch.Tensor] = []  # the parameters before the step that is under way
 
     def store_positions(*_: Any) -> None:
-        """Before a step: copy the parameters."""
+        """Before a step: copy the parameters into ``positions``, which :func:`add_length` reads."""
         positions[:] = [parameter.detach().clone() for parameter in parameters]
 
     def add_length(*_: Any) -> None:
-        """After a step: add its length to the sum, and count it."""
+        """After a step: add its length, over all parameters as one vector, to the sum, and count
+        it.
+        """
         lengths = torch._foreach_norm(
             torch._foreach_sub([parameter.detach() for parameter in parameters], positions)
         )

@@ -58,7 +58,9 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
     teacher_out = torch.randn(32, 1, generator=generator) * 2 / 32**0.5
 
     def points(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Random inputs, and the teacher's outputs for them."""
+        """Standard normal inputs, (number, inputs), and the outputs of the teacher for them; the
+        teacher is a fixed random network of one hidden layer. Advances the generator.
+        """
         x = torch.randn(number, inputs, generator=generator)
         return x, torch.tanh(x @ teacher_in) @ teacher_out
 

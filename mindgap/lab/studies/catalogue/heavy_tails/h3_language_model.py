@@ -76,20 +76,20 @@ class RankingDesign(Design):
     def decide(self, differences: Array) -> tuple[Array, Array]:
         """As :meth:`Design.decide`: whether it says *holds*, and whether *does not hold*.
 
-        Half widths are those of the 95 % interval, and wider for a *no* (corrected for all parts).
+        A half width is that of the 95 % interval; a *no* needs one corrected for all parts.
         """
         seeds, mean = differences.shape[2], differences.mean(2)
         standard_error = differences.std(2, ddof=1) / math.sqrt(seeds)
-        half, wide = (
+        half_width, corrected = (
             student_quantile(1 - miss / 2, seeds - 1) * standard_error
             for miss in (0.05, 0.05 / PARTS)
         )
-        nothing_saved = (mean + wide < -math.log1p(-NEGLIGIBLE))[:, :-1]
-        saved = (mean - half > 0)[:, :-1] & ~nothing_saved
+        nothing_saved = (mean + corrected < -math.log1p(-NEGLIGIBLE))[:, :-1]
+        saved = (mean - half_width > 0)[:, :-1] & ~nothing_saved
         low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
         # The last part asks whether two losses are comparable.
-        near = ((low <= mean - half) & (mean + half <= high))[:, -1]
-        apart = ((mean + wide < low) | (mean - wide > high))[:, -1]
+        near = ((low <= mean - half_width) & (mean + half_width <= high))[:, -1]
+        apart = ((mean + corrected < low) | (mean - corrected > high))[:, -1]
         return saved.all(1) & near, nothing_saved.any(1) | apart
 
 

@@ -115,6 +115,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         numbers = {name: {"heavier": answer, "seeds": len(group), **row}}
         cell = name.split(", batch")[0]
         stated = STATED.get(cell)
+        # Controls and cells of the fixed pipeline are notes.
         if stated is None or name.endswith(PIPELINES[0]):
             parts.note(f"{name}: {words}", numbers)
         elif cell in untrained:

@@ -132,7 +132,7 @@ def _run_ingd(
     )
 
     def closure() -> torch.Tensor:
-        """Set the gradient at the point and return the value there."""
+        """Ask the oracle at x, which INGD moves: set the gradient there and return the value."""
         value, gradient = oracle(x.detach().numpy())
         x.grad = torch.from_numpy(np.asarray(gradient))
         return torch.tensor(float(value), dtype=torch.float64)

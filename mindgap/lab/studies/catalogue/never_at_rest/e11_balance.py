@@ -51,7 +51,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     burn_in = trial["steps"] // trial["every"] // 2  # half of the number of rows
 
     def read(number: int) -> Row:
-        """Gradients and sharpness on m fresh samples, in the last half of the run alone."""
+        """Gradients and sharpness on m fresh samples, in the last half of the run alone: from row
+        ``burn_in`` on.
+        """
         batches = run.draw(trial["m"], number) if number >= burn_in else []
         return {**run.gradients(batches), **run.sharpness(batches)} if batches else {}
 

@@ -38,7 +38,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         """Loss, noise, accuracy and gradient norm of the whole data. Where images are augmented the
         squared norm is the inner product of the gradients of two draws, which has no bias.
         """
-        batches = run.draw(0, number)
+        batches = run.draw(0, number)  # 0: all training images once
         row = run.gradients(batches, exact=True)
         if trial["augment"]:
             gradient = run.statistics.gradient(batches)
