@@ -237,10 +237,10 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
         least: the rank correlation that the clipped ones must reach.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         fits = [
             measure.fit_relaxed_smoothness(run.column("gradient_norm"), run.column("smoothness"))
-            for run in group
+            for run in own_runs
         ]
         table = [(fit.rank, *fit.rank_interval, fit.slope, fit.span) for fit in fits]
         # Medians over the seeds.
@@ -270,13 +270,13 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             else ("weakly correlated", weak, correlated)
         )
         parts.add(f"{name}: {asked}", holds, refuted, words, {name: numbers})
-        if "naive_norm" in group[0].rows[0]:
-            _note_on_estimators(parts, name, group, [fit.rank for fit in fits])
+        if "naive_norm" in own_runs[0].rows[0]:
+            _note_on_estimators(parts, name, own_runs, [fit.rank for fit in fits])
     return parts
 
 
 def _note_on_estimators(
-    parts: Parts, name: str, group: Sequence[Run], ranks: Sequence[float]
+    parts: Parts, name: str, own_runs: Sequence[Run], ranks: Sequence[float]
 ) -> None:
     """Add a note on one method: our mean rank correlation beside that of the released code's
     estimator, and the perplexity on validation text.
@@ -284,17 +284,17 @@ def _note_on_estimators(
     Args:
         parts: of the verdict.
         name: of the method.
-        group: its runs.
+        own_runs: its runs.
         ranks: our rank correlation in each of them.
     """
     naive_ranks = [
         measure.fit_relaxed_smoothness(
             run.column("naive_norm"), run.column("naive_smoothness")
         ).rank
-        for run in group
+        for run in own_runs
     ]
     intervals = {"our": rank_interval(ranks), "the naive": rank_interval(naive_ranks)}
-    perplexity = math.exp(float(np.mean([last(run, "validation_loss") for run in group])))
+    perplexity = math.exp(float(np.mean([last(run, "validation_loss") for run in own_runs])))
     parts.note(
         f"{name}, mean over seeds with 95 % interval: "
         + ", ".join(

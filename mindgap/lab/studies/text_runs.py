@@ -172,8 +172,8 @@ def note_losses(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
     """
     losses = finals(runs, "test_loss")
     words = [
-        f"{name} {np.mean(losses[name]):.4g} ({step_words(group)})"
-        for name, group in by_method(runs).items()
+        f"{name} {np.mean(losses[name]):.4g} ({step_words(own_runs)})"
+        for name, own_runs in by_method(runs).items()
     ]
     parts.note(f"loss on test text: {', '.join(words)}", {"loss": means(losses)})
     return losses

@@ -179,8 +179,7 @@ def _epochs(
     generator = trial.torch_generator("t4 judged" if phase else "t4 choosing")
     start = digits.net.start(1, trial["radius"], generator)
     # One copy of the start per candidate.
-    theta = [matrix.expand(len(candidates), -1, -1).clone() for matrix in start]
-    first_epoch = 0
+    theta, first_epoch = [matrix.expand(len(candidates), -1, -1).clone() for matrix in start], 0
     if trial.restored.get("phase") == phase:
         theta, first_epoch = trial.restored["theta"], trial.restored["epoch"]
         generator.set_state(trial.restored["generator"])

@@ -134,22 +134,22 @@ def judge(runs: Sequence[Run]) -> Parts:
     floors = {}  # lr_y -> error with x frozen
     ratios = {}  # method with x moving -> error over the prediction
     growth = {}  # method -> error of the last quarter over that of the third
-    for name, group in groups.items():
-        columns = [run.column("error") for run in group]
+    for name, own_runs in groups.items():
+        columns = [run.column("error") for run in own_runs]
         last_halves = [np.array(column[len(column) - len(column) // 2 :]) for column in columns]
         errors[name] = float(np.sqrt(np.mean([np.mean(half**2) for half in last_halves])))
         quarters = [np.split(half, [len(half) // 2]) for half in last_halves]
         growth[name] = float(
             np.median([np.mean(fourth) / max(np.mean(third), 1e-300) for third, fourth in quarters])
         )
-        settings = group[0].header.settings
+        settings = own_runs[0].header.settings
         if settings["drift"] == 0:
-            largest_gap = max(largest_gap, *(max(run.column("sgd_gap")) for run in group))
+            largest_gap = max(largest_gap, *(max(run.column("sgd_gap")) for run in own_runs))
             floors[settings["lr_y"]] = errors[name]
-    for name, group in groups.items():
-        settings = group[0].header.settings
+    for name, own_runs in groups.items():
+        settings = own_runs[0].header.settings
         if settings["drift"] > 0:
-            lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in group])))
+            lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in own_runs])))
             ratios[name] = errors[name] / float(np.hypot(lag, floors[settings["lr_y"]]))
     parts.add(
         "x frozen, y is plain SGD's",

@@ -104,11 +104,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     groups, parts = by_seed(runs), Parts()
     controls = {name: groups.pop(name) for name in CONTROL_METHODS if name in groups}
     refused = [  # methods that refused the problem's size
-        name for name, group in groups.items() if any("refused" in run.rows[-1] for run in group)
+        name
+        for name, own_runs in groups.items()
+        if any("refused" in run.rows[-1] for run in own_runs)
     ]
     for name in refused:
         groups.pop(name)
-    final_rows = [run.rows[-1] for group in groups.values() for run in group]
+    final_rows = [run.rows[-1] for own_runs in groups.values() for run in own_runs]
     if not controls or not all("solved_accuracy" in row for row in final_rows):
         return _without_solve(groups)
     accuracy = last_values(groups, "solved_accuracy")
@@ -204,7 +206,7 @@ def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str,
         ("test_accuracy", "test accuracy of its own net"),
         ("train_accuracy", "training accuracy of its own net"),
     ):
-        if all(column in run.rows[-1] for group in groups.values() for run in group):
+        if all(column in run.rows[-1] for own_runs in groups.values() for run in own_runs):
             beside.ahead_of_all(
                 f"SLIP ahead in {words}", last_values(groups, column), "SLIP", SMALLEST
             )

@@ -131,14 +131,16 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = Parts(), by_seed(runs)
     exponents: dict[str, float] = {}
-    for name, group in groups.items():
+    for name, own_runs in groups.items():
         complexity = SIXTEEN[TITLES[name]].complexity
         power = stated(complexity)
         # Per seed: k of ε = 2^(-k/2) -> calls; k = 0 is the start.
-        counts = [{row["step"]: row["calls"] for row in run.rows if row["step"]} for run in group]
+        counts = [
+            {row["step"]: row["calls"] for row in run.rows if row["step"]} for run in own_runs
+        ]
         levels = sorted(set.intersection(*map(set, counts)))  # those that every seed reached
         question = f"{name}: at most {power}"
-        if len(levels) < LEAST or len(group) < 2:
+        if len(levels) < LEAST or len(own_runs) < 2:
             parts.add(
                 question,
                 holds=False,

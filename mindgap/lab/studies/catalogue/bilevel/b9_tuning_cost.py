@@ -127,13 +127,14 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = Parts(), by_seed(runs)
     tolerance = 1 + float(runs[0].header.settings["margin"])
-    first_rows = {method: group[0].rows[0] for method, group in by_method(runs).items()}
+    first_rows = {method: own_runs[0].rows[0] for method, own_runs in by_method(runs).items()}
     names = {
         method: set(first_rows[method]["numbers"].split(", ")) for method in ("SLIP", "BO-REP")
     }
     # Method -> one list of losses per seed, in the order tried.
     losses = {
-        method: [run.column("validation_loss") for run in group] for method, group in groups.items()
+        method: [run.column("validation_loss") for run in own_runs]
+        for method, own_runs in groups.items()
     }
     lowest = {
         method: np.array([min(of_seed) for of_seed in of_method])

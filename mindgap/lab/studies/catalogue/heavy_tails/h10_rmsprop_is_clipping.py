@@ -79,10 +79,10 @@ def judge(runs: Sequence[Run]) -> Parts:
         it, which decides *as corrected*.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         parts.factor_two(
             name,
-            [ratio for run in group for ratio in run.column("ratio")],
+            [ratio for run in own_runs for ratio in run.column("ratio")],
             "h_Adam / h_clip",
             reading="as printed" if name == "as printed" else "as corrected",
         )

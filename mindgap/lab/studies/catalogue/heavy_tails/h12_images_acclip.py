@@ -120,16 +120,16 @@ def judge(runs: Sequence[Run]) -> Parts:
         are notes that decide nothing.
     """
     parts, accuracy = Parts(), finals(runs, "test_accuracy")
-    for name, group in by_method(runs).items():
-        step, at_an_end = chosen_steps(group)
+    for name, own_runs in by_method(runs).items():
+        step, at_an_end = chosen_steps(own_runs)
         numbers = {
-            "accuracy": float(np.mean([last(run, "test_accuracy") for run in group])),
+            "accuracy": float(np.mean([last(run, "test_accuracy") for run in own_runs])),
             "lr": step,
             "ends": at_an_end,  # runs whose step ends the list of candidates
-            "train_loss": medians(group, ["train_loss"])["train_loss"],
-            "seeds": len(group),
+            "train_loss": medians(own_runs, ["train_loss"])["train_loss"],
+            "seeds": len(own_runs),
         }
-        parts.note(f"{name} {numbers['accuracy']:.2%} ({step_words(group)})", {name: numbers})
+        parts.note(f"{name} {numbers['accuracy']:.2%} ({step_words(own_runs)})", {name: numbers})
     if runs[0].header.settings.get("model") == "ResNet20":
         reached = float(np.mean(accuracy["SGD with momentum"]))
         parts.gate(f"SGD reaches {BASELINE:.0%}", reached >= BASELINE, f"{reached:.2%}")

@@ -106,8 +106,8 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
         Gaussian and stable vectors, are not told apart.
     """
     parts, answers_of = Parts(), {}  # method -> column -> median over the seeds
-    for name, group in by_method(runs).items():
-        answers = medians(group, ("hill_heavier", "settles", "hill_index", "exponent"))
+    for name, own_runs in by_method(runs).items():
+        answers = medians(own_runs, ("hill_heavier", "settles", "hill_index", "exponent"))
         answers_of[name] = answers
         parts.note(
             f"{name}: {index_words(answers['hill_index'])}, heavier than Gaussian "
@@ -238,7 +238,7 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
         the norms cannot be told. Other networks are notes.
     """
     parts, columns = Parts(), ("published", "per_layer", "norms_index", "norms_heavier")
-    medians_of = {name: medians(group, columns) for name, group in by_method(runs).items()}
+    medians_of = {name: medians(own_runs, columns) for name, own_runs in by_method(runs).items()}
     for name, row in medians_of.items():
         parts.note(
             f"{name}: coordinates as published {row['published']:.2f}, on one scale per layer "

@@ -39,9 +39,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         start are told apart in some run.
     """
     parts, answers, false_alarms = Parts(), {}, 0
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         # Per run: the comparison of two samples of the start, then one per moment of training.
-        readings = [[row for row in run.rows if "distance" in row] for run in group]
+        readings = [[row for row in run.rows if "distance" in row] for run in own_runs]
         # Per run: 1 drifts, 0 keeps its shape, 1/2 neither is shown.
         drifts = [_drifts(rows[1:], len(rows) - 1) for rows in readings]
         # The control by the same rule: two samples of one moment do not drift.

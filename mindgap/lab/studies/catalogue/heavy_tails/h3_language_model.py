@@ -178,7 +178,7 @@ def _per_form(parts: Parts, runs: Sequence[Run], losses: Mapping[str, np.ndarray
         + ", ".join(f"{form} {verdict}" for form, verdict in verdicts.items()),
         {"per form": verdicts},
     )
-    steps = {name: chosen_steps(group)[0] for name, group in by_method(runs).items()}
+    steps = {name: chosen_steps(own_runs)[0] for name, own_runs in by_method(runs).items()}
     parts.note(
         f"chosen step of {OTHER} / that of Adam: {steps[OTHER] / steps['Adam']:.3g}",
         {"step": steps},

@@ -136,7 +136,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         loss of word frequencies. Other forms of ACClip are variants or notes, which decide nothing.
     """
     parts, losses, accuracies = Parts(), finals(runs, "test_loss"), finals(runs, "test_accuracy")
-    steps = {name: step_words(group) for name, group in by_method(runs).items()}
+    steps = {name: step_words(own_runs) for name, own_runs in by_method(runs).items()}
     by_frequency = last(runs[0], "by_frequency")
     depths = [depth for depth in DEPTHS if f"{depth}, ACClip" in losses]
     questions = PARTS * len(depths)

@@ -103,16 +103,16 @@ def judge(runs: Sequence[Run]) -> Parts:
     untrained = {cell for cell, (_, passed, _) in gates.items() if not passed}
     # A crossed cell is called "attention, input, batch n, pipeline".
     crossed = f"attention, text, batch {BATCHES[0]}, real" in groups
-    for name, group in groups.items():
-        of_seeds = [last(run, "hill_heavier") for run in group]
+    for name, own_runs in groups.items():
+        of_seeds = [last(run, "hill_heavier") for run in own_runs]
         answer = answers[name] = float(np.median(of_seeds)) if crossed else of_nearly_all(of_seeds)
-        row = medians(group, ("hill_index", "settles", "exponent", "largest"))
+        row = medians(own_runs, ("hill_index", "settles", "exponent", "largest"))
         words = (
             f"heavy-tailed {answer_word(answer)}, {index_words(row['hill_index'])} (Hill), "
             f"largest norm {row['largest']:.1f} medians, "
             f"variance settles {answer_word(row['settles'])}"
         )
-        numbers = {name: {"heavier": answer, "seeds": len(group), **row}}
+        numbers = {name: {"heavier": answer, "seeds": len(own_runs), **row}}
         cell = name.split(", batch")[0]
         stated = STATED.get(cell)
         # Controls and cells of the fixed pipeline are notes.

@@ -122,10 +122,12 @@ def judge_dimension(runs: Sequence[Run]) -> Parts:
         (the printed bound has 2/α).
     """
     alpha, fits, parts = runs[0].header.settings["alpha"], {}, Parts()
-    for name, group in by_method(runs).items():
-        d = np.array(group[0].column("dimension"))
-        error = np.mean([run.column("error") for run in group], axis=0)  # one per dimension
-        se = np.sqrt(np.sum([np.square(run.column("se")) for run in group], axis=0)) / len(group)
+    for name, own_runs in by_method(runs).items():
+        d = np.array(own_runs[0].column("dimension"))
+        error = np.mean([run.column("error") for run in own_runs], axis=0)  # one per dimension
+        se = np.sqrt(np.sum([np.square(run.column("se")) for run in own_runs], axis=0)) / len(
+            own_runs
+        )
         exponent, fit_error = slope(np.log(d), np.log(error))
         # Sampling error of the slope from the errors' own standard errors, added to the fit's.
         centred = np.log(d) - np.log(d).mean()

@@ -95,8 +95,8 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
         printed*. A last part asks whether sampled runs agree with the exact recursion.
     """
     parts, groups = Parts(), by_method(runs)
-    for name, group in groups.items():
-        fits = exponents(group, "k")  # α -> exponent, standard error
+    for name, own_runs in groups.items():
+        fits = exponents(own_runs, "k")  # α -> exponent, standard error
         words = ", ".join(
             f"α={alpha:g}: {exponent:.3f}±{2 * error:.3f} (stated {-2 * (alpha - 1) / alpha:.3f})"
             for alpha, (exponent, error) in fits.items()

@@ -164,7 +164,7 @@ def judge_ingd(runs: Sequence[Run]) -> Parts:
     """
     parts, table = Parts(), rows_by_method(runs)
     gamma = runs[0].header.settings["gamma"]
-    rows = [row for group in table.values() for row in group]
+    rows = [row for of_method in table.values() for row in of_method]
     too_late = [not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]
     share_too_late = float(np.mean(too_late))
     largest_share = max(row["oracle_calls"] / row["bound_printed"] for row in rows)

@@ -164,7 +164,7 @@ def judge_adversary(runs: Sequence[Run]) -> Parts:
         function shown agrees with the answers and belongs to the class.
     """
     parts, table = Parts(), rows_by_method(runs)
-    rows = [row for group in table.values() for row in group]
+    rows = [row for of_method in table.values() for row in of_method]
     smallest = min(row["best_distance"] for row in rows)
     undefeated = sorted(
         name for name, games in table.items() if min(game["best_distance"] for game in games) < 1

@@ -126,15 +126,15 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = Parts(), by_method(runs)
     networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
-    for name, group in groups.items():
+    for name, own_runs in groups.items():
         late_rows = [
-            row for run in group for row in run.rows[len(run.rows) // 2 :] if "ratio" in row
+            row for run in own_runs for row in run.rows[len(run.rows) // 2 :] if "ratio" in row
         ]
         medians = {
             key: float(np.median([row[key] for row in late_rows]))
             for key in ("ratio", "mended_ratio", "edge", "sharpness")
         }
-        settled = has_settled(np.mean([run.column("loss") for run in group], axis=0))
+        settled = has_settled(np.mean([run.column("loss") for run in own_runs], axis=0))
         parts.note("", {name: {**medians, "settled": settled}})
         if settled:
             networks[name.split(",")[0]].append({"lr": late_rows[0]["lr"], **medians})

@@ -34,7 +34,9 @@ def judge_images(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = shared_parts(runs, schedule=DROPS, periods={DROPS: 3}), by_seed(runs)
     common_end = 0.3  # the share of the longer runs at which the other runs end
-    late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
+    late_norms = {
+        name: late_levels(own_runs, "gradient_square") for name, own_runs in groups.items()
+    }
     earlier_norms = [
         level(run, "gradient_square", 0.75 * common_end, common_end) for run in groups[LONG]
     ]

@@ -35,9 +35,11 @@ def judge_language(runs: Sequence[Run]) -> Parts:
         smaller step.
     """
     parts, groups = shared_parts(runs, schedule=COSINE, periods={}), by_seed(runs)
-    late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
-    for name, group in groups.items():
-        earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in group]
+    late_norms = {
+        name: late_levels(own_runs, "gradient_square") for name, own_runs in groups.items()
+    }
+    for name, own_runs in groups.items():
+        earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in own_runs]
         parts.ratio(
             f"{name}: the norm does not decrease", late_norms[name], earlier_norms, NO_LOWER
         )

@@ -118,8 +118,8 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
         exponents are asked twice: as printed (L¹) and as corrected (√L).
     """
     parts = Parts()
-    for method, group in by_method(runs).items():
-        rows_of = grouped((row["part"], row) for row in group[0].rows if row["part"] != "random")
+    for method, own_runs in by_method(runs).items():
+        rows_of = grouped((row["part"], row) for row in own_runs[0].rows if row["part"] != "random")
         powers = {axis: _fitted_power(rows) for axis, rows in rows_of.items()}
         # Steps grow like Q, 1/ε and L with GD, like their roots with the accelerated methods.
         corrected = dict.fromkeys(powers, 1.0 if method == "GD" else 0.5)
@@ -140,7 +140,7 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
             row["iterations"] <= row["bound"] for rows in rows_of.values() for row in rows
         )
         largest_ratio = max(
-            row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random"
+            row["worst_ratio"] for run in own_runs for row in run.rows if row["part"] == "random"
         )
         parts.add(
             f"{method}: below its bounds",
