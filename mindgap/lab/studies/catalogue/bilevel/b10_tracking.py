@@ -128,13 +128,13 @@ def judge(runs: Sequence[Run]) -> Parts:
         within the factor :data:`NEAR`; no error grows by that factor from the third to the last
         quarter of a run.
     """
-    parts, groups = Parts(), by_method(runs)
+    parts, runs_of = Parts(), by_method(runs)
     largest_gap = 0.0  # between y and that of plain SGD, with x frozen
     errors = {}  # method -> root mean square of ‖y - y*(x)‖ over the last half
     floors = {}  # lr_y -> error with x frozen
     ratios = {}  # method with x moving -> error over the prediction
     growth = {}  # method -> error of the last quarter over that of the third
-    for name, own_runs in groups.items():
+    for name, own_runs in runs_of.items():
         columns = [run.column("error") for run in own_runs]
         last_halves = [np.array(column[len(column) - len(column) // 2 :]) for column in columns]
         errors[name] = float(np.sqrt(np.mean([np.mean(half**2) for half in last_halves])))
@@ -146,7 +146,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         if settings["drift"] == 0:
             largest_gap = max(largest_gap, *(max(run.column("sgd_gap")) for run in own_runs))
             floors[settings["lr_y"]] = errors[name]
-    for name, own_runs in groups.items():
+    for name, own_runs in runs_of.items():
         settings = own_runs[0].header.settings
         if settings["drift"] > 0:
             lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in own_runs])))

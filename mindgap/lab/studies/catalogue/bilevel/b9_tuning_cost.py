@@ -125,7 +125,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         Two parts: SLIP's class takes fewer numbers, without R, I and N; the log of BO-REP's cost
         over SLIP's lies above 0 (no where below), by a 95 % interval over the seeds.
     """
-    parts, groups = Parts(), by_seed(runs)
+    parts, runs_of = Parts(), by_seed(runs)
     tolerance = 1 + float(runs[0].header.settings["margin"])
     first_rows = {method: own_runs[0].rows[0] for method, own_runs in by_method(runs).items()}
     names = {
@@ -134,7 +134,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     # Method -> one list of losses per seed, in the order tried.
     losses = {
         method: [run.column("validation_loss") for run in own_runs]
-        for method, own_runs in groups.items()
+        for method, own_runs in runs_of.items()
     }
     lowest = {
         method: np.array([min(of_seed) for of_seed in of_method])

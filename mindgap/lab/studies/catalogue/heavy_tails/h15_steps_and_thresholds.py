@@ -110,10 +110,10 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
         ratio); for GClip and for CClip, a growing threshold ends at a lower loss
         (:meth:`~mindgap.lab.studies.verdict.Parts.below`).
     """
-    parts, groups = Parts(), by_seed(runs)
+    parts, runs_of = Parts(), by_seed(runs)
     losses = note_losses(parts, runs)
     lengths = {  # method -> mean length of a step, one number per seed
-        name: np.array([np.mean(run.column("step_length")) for run in groups[name]])
+        name: np.array([np.mean(run.column("step_length")) for run in runs_of[name]])
         for name in ("Adam", "ACClip", OTHER)
     }
     parts.note(

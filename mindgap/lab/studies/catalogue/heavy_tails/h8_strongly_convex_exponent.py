@@ -94,8 +94,8 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
         errors. The threshold of the proof decides the reading *as corrected*, the other one *as
         printed*. A last part asks whether sampled runs agree with the exact recursion.
     """
-    parts, groups = Parts(), by_method(runs)
-    for name, own_runs in groups.items():
+    parts, runs_of = Parts(), by_method(runs)
+    for name, own_runs in runs_of.items():
         fits = exponents(own_runs, "k")  # α -> exponent, standard error
         words = ", ".join(
             f"α={alpha:g}: {exponent:.3f}±{2 * error:.3f} (stated {-2 * (alpha - 1) / alpha:.3f})"
@@ -116,7 +116,7 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
             },
             reading="as printed" if name == PRINTED else "as corrected",
         )
-    largest_gap = _disagreement(groups[PROVED])
+    largest_gap = _disagreement(runs_of[PROVED])
     parts.add(
         "sampled runs agree with the recursion",
         holds=largest_gap <= MOST_ERRORS,

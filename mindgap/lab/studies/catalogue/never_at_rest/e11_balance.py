@@ -124,9 +124,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         Three parts per network (:func:`_judge_network`); inconclusive where fewer than two steps of
         a network settled.
     """
-    parts, groups = Parts(), by_method(runs)
-    networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
-    for name, own_runs in groups.items():
+    parts, runs_of = Parts(), by_method(runs)
+    networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in runs_of}
+    for name, own_runs in runs_of.items():
         late_rows = [
             row for run in own_runs for row in run.rows[len(run.rows) // 2 :] if "ratio" in row
         ]
