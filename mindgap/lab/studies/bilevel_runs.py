@@ -309,8 +309,8 @@ def by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int,
     on_cleaning = "corruption" in runs[0].header.settings
     groups = by_setting(runs, "corruption" if on_cleaning else "data", *names)
     return {
-        (f"p = {case:g}" if on_cleaning else case, *further): group
-        for (case, *further), group in groups.items()
+        (f"p = {case:g}" if on_cleaning else case, *further): run_of
+        for (case, *further), run_of in groups.items()
     }
 
 

@@ -136,6 +136,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     and accuracies. Notes give the same ratio in oracle calls, the other methods' times, and the
     accuracies that nobody reached.
     """
+    # (case, key of the method) -> seed -> run.
     parts, groups, settings = Parts(), by_case(runs, "key"), runs[0].header.settings
     on_gpu = clock_of(runs[0]) == "seconds"
     ratios = _ratios_to_slip(groups, "borep", settings["levels"])

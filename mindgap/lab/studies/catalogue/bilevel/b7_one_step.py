@@ -164,7 +164,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         two lies within ± the margin of :data:`MARGINS`. At scales gpu and paper a gate asks whether
         the networks are trained. The gain without a new search is a note that decides nothing.
     """
-    parts, groups = Parts(), by_case(runs, "steps")
+    parts, groups = Parts(), by_case(runs, "steps")  # (case, steps) -> seed -> run
     gains, gains_without_search = {}, {}  # case and split -> mean, low and high
     margin = MARGINS["corruption" if "corruption" in runs[0].header.settings else "data"]
     for case in sorted({case for case, _ in groups}):
@@ -173,8 +173,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         for split in ("train", "test"):
             name, column = f"{case}, {split}", f"{split}_accuracy"
             with_one, with_two = (  # percent, one number per seed
-                100 * np.array([group[seed].rows[-1][column] for seed in seeds])
-                for group in (one_step, two_steps)
+                100 * np.array([run_of[seed].rows[-1][column] for seed in seeds])
+                for run_of in (one_step, two_steps)
             )
             gains[name] = parts.equivalent(
                 f"{name}: slight, in points", with_one - with_two, margin
