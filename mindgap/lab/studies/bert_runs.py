@@ -73,8 +73,8 @@ def masked_run(
         )
 
     def read() -> Row:
-        """Loss and accuracy at the masked places of both parts, and the loss of word
-        frequencies.
+        """Loss and accuracy at the masked places of validation and test text, and as
+        ``by_frequency`` the loss of a guess from word frequencies alone, the same in every row.
         """
         row: Row = {"by_frequency": loss_by_frequency}
         for part, batch in text.parts.items():
@@ -158,8 +158,9 @@ def question_run(
 
     @torch.no_grad()
     def read() -> Row:
-        """The columns of a row, computed on 256 questions at a time; scores that are not finite
-        count as numbers.
+        """The columns of a row, computed on 256 questions at a time to save memory; scores that are
+        not finite count as numbers. ``by_place`` is the share of test questions whose answer lies
+        where those of most training questions do.
         """
         row: Row = {}
         model.eval()

@@ -137,12 +137,14 @@ def states(
     targets = [budget * (i + 1) // readings for i in range(readings)]
 
     def reached(state: State) -> bool:
-        """Whether the next target is reached; the last one also asks for ``least`` iterations."""
+        """Whether the next of the ``targets`` (what must be spent before a state is handed out) is
+        reached; the last one also asks for ``least`` iterations.
+        """
         return spent(state) >= targets[0] and (state.t >= least or len(targets) > 1)
 
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
-        targets = targets[readings - trial.restored["marks"] :]  # so many were left
+        targets = targets[readings - trial.restored["marks"] :]  # ``marks``: how many were left
     else:
         with trial.timed():
             state = method.start(problem, seed=trial.seed)
@@ -180,6 +182,7 @@ def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[Stat
 
     from mindgap.bilevel.backends.count import steps_until
 
+    # ``capturing``: seconds that CUDA graphs took to be captured; other runners do not have it.
     captured_before = getattr(runner, "capturing", 0.0)
     with trial.timed():
         state = runner.run(state, steps_until(state, reached), calls=None, seconds=None)
@@ -306,8 +309,8 @@ def by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int,
     on_cleaning = "corruption" in runs[0].header.settings
     groups = by_setting(runs, "corruption" if on_cleaning else "data", *names)
     return {
-        (f"p = {case:g}" if on_cleaning else case, *further): group
-        for (case, *further), group in groups.items()
+        (f"p = {case:g}" if on_cleaning else case, *further): run_of
+        for (case, *further), run_of in groups.items()
     }
 
 

@@ -64,6 +64,7 @@ def affine_instance(rng: np.random.Generator) -> Instance:
         """The least norm in the hull of the slopes that are largest somewhere within δ of x."""
         from mindgap.measure.min_norm import min_norm_weights
 
+        # How far each piece is from being largest; the hull of the near slopes by its Gram matrix.
         lengths = [np.linalg.norm(shortest_way(i, slopes, offsets, x)) for i in range(pieces)]
         near_slopes = slopes[np.array(lengths) <= delta]
         weights, _ = min_norm_weights(near_slopes @ near_slopes.T)

@@ -104,7 +104,11 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
     on_texts, has_search_part = trial["data"] in TEXTS, bool(trial.settings.get("held"))
 
     def measure(x: Tensor, y: Tensor) -> Row:
-        """The columns of a row at weights ``x`` and the lower solution ``y``, both flat."""
+        """The columns of a row at weights ``x`` and the lower solution ``y``, both flat.
+
+        Only a task with samples held for searches has a ``held_loss``, and only texts have labels
+        set by hand (``manual``).
+        """
         row = {
             "test_accuracy": task.accuracy(y),
             "train_accuracy": task.accuracy(y, "train"),

@@ -27,6 +27,7 @@ def noise_law(name: str, alpha: float, horizon: int) -> Any:
     """
     from mindgap.lab import theory
 
+    # Functions, so that the named law alone is made.
     return {
         "gaussian": lambda: theory.Gaussian(scale=0.5),
         "student": lambda: theory.Student(df=alpha + 0.1, scale=0.2),
@@ -49,9 +50,9 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
         reading: the form of the statement that the bounds belong to (``verdict.READINGS``).
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         cells = grouped(
-            (tuple(row[column] for column in cell), row) for run in group for row in run.rows
+            (tuple(row[column] for column in cell), row) for run in own_runs for row in run.rows
         )
         cells_above = 0
         for rows in cells.values():
@@ -59,7 +60,7 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
             # Of the mean over independent seeds.
             standard_error = math.sqrt(sum(row["se"] ** 2 for row in rows)) / len(rows)
             cells_above += mean - 4 * standard_error > rows[0]["bound"]
-        largest = max(row["ratio"] for run in group for row in run.rows)
+        largest = max(row["ratio"] for run in own_runs for row in run.rows)
         parts.add(
             f"{name} stays below",
             holds=cells_above == 0,

@@ -44,7 +44,9 @@ class ControlVariate:
     ) -> None:
         self._model, self._loss, self._autocast = model, loss, autocast
         self._snapshot = deepcopy(model)
+        # The mean of the batches' gradients at the snapshot, one tensor per parameter.
         self._mean = [torch.zeros_like(p) for p in self._snapshot.parameters()]
+        # At the snapshot; None before the first call.
         self._gradient: CapturedGradient | None = None
 
     def refresh(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
@@ -99,6 +101,8 @@ class _Corrected(torch.autograd.Function):
         That of the value is passed on, the parameters get their corrections, and the corrections
         get none.
         """
+        # Saved are the corrections. They are not multiplied by the value's own gradient, which is 1
+        # for a loss.
         return gradients[0], *ctx.saved_tensors, *(None for _ in ctx.saved_tensors)
 
 

@@ -84,6 +84,7 @@ def _noise(
     """
 
     def draw(count: int, running: np.ndarray) -> Any:
+        """Noise of the ``count`` runs with the numbers ``running``, each of its own size τ."""
         directions = rng.standard_normal((count, dimension))
         lengths = math.sqrt(dimension) if gaussian else row_norm(directions)[:, None]
         return tau[running, None] * directions / lengths
@@ -217,7 +218,9 @@ def _common_step(
     }
 
     def rule(gradients: np.ndarray, rows: np.ndarray) -> Any:
-        """The steps of some runs for their gradients."""
+        """The step sizes of the runs with the numbers ``rows`` for their gradients, by the common
+        class of rules with the constants of these runs.
+        """
         step = rule_class(**{name: value[rows] for name, value in constants.items()})
         return step(row_norm(gradients))
 
@@ -239,6 +242,7 @@ def _gradient(
     if family == "cosh":
         L0 = np.array([cell["L0"] for cell in cells])[cell_of]
         L1 = np.array([cell["L1"] for cell in cells])[cell_of]
+        # f = (L0/L1²) Σ cosh(L1 x_i), with the constants of each run.
         return lambda x, rows: (L0 / L1)[rows, None] * np.sinh(L1[rows, None] * x)
     if family == "slope":
         return lambda x, rows: cells[0]["f"].gradient(x)  # one function, many starts and steps

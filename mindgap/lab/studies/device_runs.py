@@ -115,6 +115,7 @@ def device_run(
         optimizer.load_state_dict(restored["optimizer"])
         for tensor, value in zip(carried, restored["carried"], strict=True):
             tensor.copy_(value)
+    # From where the checkpoint stands: its epoch, without the batches of it that were trained on.
     batches = _endless(epoch, restored.get("epoch", 0), restored.get("taken", 0))
     epoch_number, taken, batch = next(batches)  # the next batch to train on, and where it stands
     autocast = torch.bfloat16 if bfloat16 and batch[0].is_cuda else None
@@ -140,8 +141,9 @@ def device_run(
                 batch_loss = gradient(*batch)
                 optimizer.step()
                 loss_sum += batch_loss
-                if k == 0:
+                if k == 0:  # of the row's first batch; the next replay overwrites ``batch_loss``
                     row_first_loss = batch_loss.clone()
+                # A checkpoint names the last batch trained on, not the one that is fetched below.
                 trained_on = {"epoch": epoch_number, "taken": taken}
                 epoch_number, taken, batch = next(batches)
             first_loss = first_loss or float(row_first_loss)

@@ -37,7 +37,8 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
     * ResNet20 on CIFAR-10, on shifted images with right labels: the best method reaches 91 %.
     """
     last_rows: LastRows = {
-        name: [run.rows[-1] for run in group if run.rows] for name, group in by_method(runs).items()
+        name: [run.rows[-1] for run in own_runs if run.rows]
+        for name, own_runs in by_method(runs).items()
     }
     settings = runs[0].header.settings
     if _language_gate(parts, last_rows, on_treebank=settings.get("text") == "ptb"):

@@ -71,8 +71,8 @@ def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> 
         values = sorted({trial.settings[name] for trial in tried})
         if len(values) < 2 or values[0] <= 0:
             continue
-        extended_below = sum(v < min(planned) for v in values)
-        extended_above = sum(v > max(planned) for v in values)
+        extended_below = sum(value < min(planned) for value in values)
+        extended_above = sum(value > max(planned) for value in values)
         for end, neighbour, extensions in (
             (values[0], values[1], extended_below),
             (values[-1], values[-2], extended_above),
@@ -116,6 +116,7 @@ def grid_search(
         Method -> its trials, in the order in which their points were laid out.
     """
     known = _read(journal)  # name of a value -> the value, and the seconds it took
+    # Method -> all points laid out so far, and trials of the first of them, whose values are known.
     points = {method: grid_points(grid) for method, grid in grids.items()}
     trials_of: dict[str, list[TunedTrial]] = {method: [] for method in grids}
     asked_for: set[str] = set()  # names of the values whose calls were handed out
@@ -147,7 +148,7 @@ def grid_search(
     with journal.open("a") as file:
 
         def keep(call: Call, result: tuple[float, float]) -> list[Call]:
-            """Write what a call returned into the journal; returns the calls that can follow."""
+            """Write a call's value and seconds into the journal; returns what can follow it."""
             known[call.name] = result
             with naming(journal):
                 # The line break comes first: a line that was cut short before stays alone.
@@ -181,7 +182,7 @@ def _compute(
             if isinstance(result, Lost):
                 raise RuntimeError(f"a point of the grid: {result.reason}")
             further = keep(calls[number], result)
-            calls += further
+            calls += further  # the pool numbers its calls in the order of this list
             pool.add([call.compute for call in further])
 
 

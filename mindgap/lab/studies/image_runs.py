@@ -55,8 +55,8 @@ def note_accuracies(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
         Method -> its final test accuracies, one per seed that all methods have.
     """
     accuracies = finals(runs, "test_accuracy")
-    for name, group in by_method(runs).items():
-        parts.note(f"{name} {np.mean(accuracies[name]):.2%} ({step_words(group)})")
+    for name, own_runs in by_method(runs).items():
+        parts.note(f"{name} {np.mean(accuracies[name]):.2%} ({step_words(own_runs)})")
     return accuracies
 
 

@@ -53,7 +53,7 @@ class Trial:
     cpu_seconds: float = 0.0
     #: What :meth:`save` stored before an interruption; empty on a fresh start.
     restored: dict[str, Any] = field(default_factory=dict)
-    _saved: State | None = None
+    _saved: State | None = None  # the last offer of :meth:`save`, until :meth:`take_saved`
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -220,7 +220,9 @@ def _checked_parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
     fields = content if isinstance(content, dict) else {}
     rows, state = fields.get("rows"), fields.get("state")
     times: list[Any] = [fields.get(name) for name in ("seconds", "cpu_seconds")]
-    possible_times = all(isinstance(s, (int, float)) and 0 <= s <= LONGEST for s in times)
+    possible_times = all(
+        isinstance(value, (int, float)) and 0 <= value <= LONGEST for value in times
+    )
     # A bool is an int too, but no number of rows.
     if type(rows) is not int or rows < 0 or not isinstance(state, dict) or not possible_times:
         rule = "checkpoint must hold rows, seconds and a state, got other content"

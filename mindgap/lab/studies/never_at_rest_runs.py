@@ -108,8 +108,8 @@ def _run_small(trial: Trial) -> Iterator[Row]:
             "gradient_norm": math.sqrt(max(square, 0.0)),
             "lr": optimizer.param_groups[0]["lr"],
         }
-        if step // trial["every"] % trial["sharp_every"] == 0:
-            # One graph costs less than several of as many samples.
+        if step // trial["every"] % trial["sharp_every"] == 0:  # rows are counted, not steps
+            # As many batches as at every reading, joined: one graph costs less than several.
             one_batch = [join_batches(batches[:number])]
             row["sharpness"] = sharpness(objective, one_batch, tol=1e-2, seed=trial.seed).norm
         if trial["source"] in IMAGES:
@@ -182,24 +182,24 @@ def shared_parts(runs: Sequence[Run], schedule: str, periods: Mapping[str, int])
         periods: method -> periods of constant step, each of which must settle; else one.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         # Without the row of the start.
-        mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)
+        mean_loss = np.mean([run.column("loss")[1:] for run in own_runs], axis=0)
         settled = all(map(has_settled, np.array_split(mean_loss, periods.get(name, 1))))
         if not settled:
             parts.decide_nothing(f"{name}: the loss has not settled")
-        with_accuracy = [run for run in group if run.column("accuracy")]
+        with_accuracy = [run for run in own_runs if run.column("accuracy")]
         accuracy = max(late_levels(with_accuracy, "accuracy"), default=0.0)
         if accuracy >= FITTED:
             parts.decide_nothing(f"{name}: the network over-fits")
-        _judge_norm(parts, name, group, {"settled": settled, "accuracy": accuracy})
+        _judge_norm(parts, name, own_runs, {"settled": settled, "accuracy": accuracy})
         if name == schedule:
-            at_start = [run.column("noise")[0] for run in group]
-            parts.ratio(f"{name}: noise grows", late_levels(group, "noise"), at_start, 1.0)
+            at_start = [run.column("noise")[0] for run in own_runs]
+            parts.ratio(f"{name}: noise grows", late_levels(own_runs, "noise"), at_start, 1.0)
     return parts
 
 
-def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str, Any]) -> None:
+def _judge_norm(parts: Parts, name: str, own_runs: Sequence[Run], numbers: dict[str, Any]) -> None:
     """Add a part: in every run of a method the late gradient norm is at least a tenth (``STAYS``)
     of that at the start.
 
@@ -208,13 +208,13 @@ def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str
     Args:
         parts: of the verdict.
         name: of the method.
-        group: its runs.
+        own_runs: its runs.
         numbers: further numbers that the verdict keeps beside.
     """
-    late_norms = late_levels(group, "gradient_square")
-    start_norms = [max(run.column("gradient_norm")[0], 1e-12) for run in group]
+    late_norms = late_levels(own_runs, "gradient_square")
+    start_norms = [max(run.column("gradient_norm")[0], 1e-12) for run in own_runs]
     shares = [late / start for late, start in zip(late_norms, start_norms)]
-    loss, norm = float(np.median(late_levels(group, "loss"))), float(np.median(late_norms))
+    loss, norm = float(np.median(late_levels(own_runs, "loss"))), float(np.median(late_norms))
     part = f"{name}: the gradient norm stays"
     parts.add(
         part,

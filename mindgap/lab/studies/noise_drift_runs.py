@@ -72,7 +72,8 @@ def loop(trial: Trial) -> Iterator[Row]:
                 run.step(trial)
             steps_done, noise = step, sample_now()
             from_start = shape_distance(start_norms, noise, seed=trial.seed)
-            # There is no moment before the first.
+            # Of a comparison ``null`` is the distance that two samples of one shape would have: its
+            # 5 % quantile, median and 95 % quantile. There is no moment before the first.
             from_before = shape_distance(norms, noise, seed=trial.seed) if moment else from_start
             tail, norms = tail_index(noise, seed=trial.seed), noise.norms
             trial.save(

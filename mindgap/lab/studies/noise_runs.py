@@ -226,6 +226,7 @@ def noise_side_by_side(
         group_losses, gradients = side_by_side.each(stacked)
         pieces.append(torch.cat([g.flatten(1) for g in gradients], dim=1))  # (minibatch, parameter)
         losses.append(group_losses)
+    # In double precision, piece by piece, so that no copy of all gradients is held.
     mean = torch.stack([piece.double().sum(dim=0) for piece in pieces]).sum(dim=0) / len(batches)
     order = torch.randperm(int(ends[-1]), generator=torch_stream(seed, "coordinates"))
     followed = order[:coordinates].sort().values
@@ -469,6 +470,7 @@ def trained_bert(
             size = (*inputs.shape, trial["text_width"])
             inputs = START * torch.randn(size, generator=vectors, device=device)
         loss, _ = masked_reading(model, (inputs, places, answers))
+        # No weight's name begins with an underscore.
         return {**weights, "_loss": loss, "_floor": text.by_frequency()}
 
     arrays = _once_per_machine(trial, "bert", cell, make)

@@ -92,7 +92,9 @@ def _spreads(pool: Sequence[Run]) -> dict[str, _Spread]:
     names = {name for row in rows for name, value in row.items() if isinstance(value, float)}
     for name in sorted(names - FIXED):
         # One list of numbers per run.
-        columns = [[v for v in run.column(name) if isinstance(v, (int, float))] for run in pool]
+        columns = [
+            [value for value in run.column(name) if isinstance(value, (int, float))] for run in pool
+        ]
         if not all(columns) or not np.isfinite(np.concatenate(columns)).all():
             continue
         positive = min(map(min, columns)) > 0

@@ -66,6 +66,7 @@ class Worker:
         limit_passed = threading.Event()
 
         def kill_at_limit() -> None:
+            """Kill the process; the flag tells this death from one of its own."""
             limit_passed.set()
             self.kill()
 

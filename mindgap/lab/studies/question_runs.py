@@ -37,7 +37,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         **{name: trial[name] for name in bert_runs.BERT},
         "steps": trial["pre_steps"],
         "batch": trial["pre_batch"],
-        "every": trial["pre_steps"],
+        "every": trial["pre_steps"],  # one row, at the end
         "held_out": trial["held_out"],
     }
     encoder = bert_runs.pre_trained_encoder(
@@ -96,14 +96,16 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
             start=weights,
         )
         optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=1.0)
+        # 2,000 training questions, drawn by one seed, tell which place is the most frequent.
         _, places = problem.draw(torch.Generator().manual_seed(0), 2000)
         # First and last place of answers, (different pairs, 2), and how often each occurs.
         pairs, counts = places[:, 0].unique(dim=0, return_counts=True)
         parts = ("validation",) if phase == "tuning" else tuple(problem.parts)
 
         def read() -> Row:
-            """Exact match and F1 of each part, and the share of the last part's questions that the
-            most frequent place of the training questions answers.
+            """Exact match and F1 of each part, and as ``by_place`` the share of the last part's
+            questions that the most frequent place answers: the pair (first word, last word) that
+            most of the training questions drawn above have for an answer.
             """
             row: Row = {}
             with torch.no_grad():

@@ -84,6 +84,7 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
         self.check_problem(problem)
         upper_first = trial["key"] == "slip"
         derivatives = released_oracle(problem, task, faults, upper_first=upper_first)
+        # Where y starts anew from x in every iteration (``resets``) no loss need depend on x.
         try_problem(derivatives, seed, second_order=self.second_order, needs_x=not self.resets)
         derivatives.query = derivatives.f_y = derivatives.earlier_f_y = None
         return derivatives
@@ -133,7 +134,9 @@ def released_oracle(
             return f_x, f_y
 
         def lower(self, x: Any, y: Any, token: Any) -> Any:
-            """g_y, with the f_y of the iteration before where that fault is on."""
+            """g_y, with the f_y of the iteration before where that fault is on. Where the method
+            asks for f_y first, the last one known is that of this iteration.
+            """
             f_y = self.earlier_f_y if upper_first else self.f_y
             return self._with_f_y(super().lower(x, y, token), f_y)
 
@@ -160,6 +163,7 @@ def released_oracle(
             """g_y (None without ``gradient``), the residual Hz - f_y of the linear system, and the
             direction f_x - Jz of x; ``lower`` and ``upper`` name the batches of both levels.
             """
+            # In this order: ``lower`` adds the f_y of an earlier call of ``upper``.
             g_y = self.lower(x, y, lower) if gradient else None
             hz, (f_x, f_y) = self.hessian(x, y, z, lower), self.upper(x, y, upper)
             return g_y, hz - f_y, f_x - self.mixed(x, y, z, lower)

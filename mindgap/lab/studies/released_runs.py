@@ -49,13 +49,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     Args:
         runs: with the settings ``fault`` (:data:`NONE`, a fault, or :data:`ALL`) and ``key``.
     """
-    parts, groups = Parts(), by_setting(runs, "fault", "key")
+    parts, groups = Parts(), by_setting(runs, "fault", "key")  # (fault, key) -> seed -> run
     faults, keys = (list(dict.fromkeys(names)) for names in zip(*groups))
-    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
+    seeds = sorted(set.intersection(*(set(run_of) for run_of in groups.values())))
     # (fault, key) -> final test accuracies, one per seed that all groups have.
     accuracies = {
-        case: np.array([group[seed].rows[-1]["test_accuracy"] for seed in seeds])
-        for case, group in groups.items()
+        case: np.array([run_of[seed].rows[-1]["test_accuracy"] for seed in seeds])
+        for case, run_of in groups.items()
     }
     # A method that does not have a fault ends as it does without.
     accuracies_of = {

@@ -187,12 +187,13 @@ def representation_method(
     if settings["key"] in META:
         meta = _meta(task or task_of(trial), settings["key"])
         return meta.method(settings["lr_x"], settings["lr_y"], settings["inner"])
-    training_tasks = settings["tasks"][0]
+    training_tasks = settings["tasks"][0]  # n; the others are for validation and test
     if "lr_z" in settings:
-        # F²SA's penalty knows nothing of the number of tasks.
+        # F²SA's penalty knows nothing of the number of tasks: it is fixed before lr_z is scaled.
         settings["lam"] = 1 / settings["lr_z"]
     for name in {"lr_y", "lr_z"} & settings.keys():
         settings[name] *= training_tasks
+    # A decay of γ makes a task's own loss 2γ-strongly convex in its head, and g an n-th of that.
     return method_of({**settings, "convexity": 2 * settings["decay"] / training_tasks})
 
 
@@ -224,7 +225,7 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
         x is the encoder and y all heads; of a meta-learner x is the encoder with a head after it,
         and y what its tasks' steps make of that.
         """
-        encoder = x if meta is None else x[: meta.body]
+        encoder = x if meta is None else x[: meta.body]  # ``body``: entries of the encoder
         loss, accuracy = task.adapted(encoder, "validation")
         return {
             "test_accuracy": task.adapted(encoder, "test")[1],
@@ -246,6 +247,7 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
     examples_per_task = trial["ways"] * trial["shots"]
     whole_tasks = max(1, trial["tasks"][0] * trial["batch_size"] // examples_per_task)
     problem = task.problem(trial["batch_size"]) if meta is None else meta.problem(whole_tasks)
+    # A recurrent encoder runs in CUDA graphs, all else eagerly; a caller may have said otherwise.
     how.setdefault("runner", runner_of("graphs") if on_words and meta is None else None)
     with tf32(on_words):
         yield from measured_rows(trial, problem, method, measure, diverged_row, **how)

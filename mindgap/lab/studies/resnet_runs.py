@@ -220,7 +220,9 @@ def resnet_run(
         return batches
 
     def read() -> Row:
-        """The columns of a row, without ``step`` and ``factor``."""
+        """The columns of a row, without ``step`` and ``factor``. An optimizer that evaluates at
+        another point than it trains at is moved there and back.
+        """
         row: Row = {}
         if hasattr(optimizer, "eval"):
             optimizer.eval()
@@ -233,6 +235,7 @@ def resnet_run(
         error = 1 - row["validation_accuracy"] + tie_breaker(row["validation_loss"])
         return {**row, "validation_error": error, **further_columns()}
 
+    # Read above; without a reader it is ``dict``, which makes an empty row.
     further_columns = reader(model, optimizer, parts) if reader else dict
     steps_per_epoch = len(parts["train"][1]) // trial["batch"]
     passes_per_epoch = 3 if svrg else 1
@@ -240,6 +243,7 @@ def resnet_run(
     rows = run.rows(
         optimizer,
         read,
+        # ``epochs`` counts passes: SVRG makes a third as many epochs of batches.
         steps=trial["epochs"] // passes_per_epoch * steps_per_epoch,
         every=max(trial["every"] // passes_per_epoch, 1) * unit,
         schedule=trial["schedule"],

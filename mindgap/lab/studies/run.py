@@ -223,13 +223,14 @@ def run_all(
     Returns:
         The verdicts, in the order of the plans.
     """
-    work = []
+    work = []  # (study, header, folder of its records) of every missing trial
     for study_plan in plans:
         study, folder = study_plan.study, study_plan.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
         files = tuple(path.name for path in study_plan.files(out))
         write_form(folder / STUDY_FILE, replace(study.describe(study_plan.scale), files=files))
+        # header -> the header with what was typed and the hash of the registration.
         stamp = partial(replace, command=command(), registered=registered_hash(folder))
         work += [(study, stamp(header), folder.absolute()) for header in study_plan.missing(out)]
     for header, end in spread(partial(execute, every=every), work, sweep or Sweep()):
@@ -330,7 +331,9 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
             # Methods that the study has today and had not then are left out; no verdict is given
             # without them, unless they are controls.
             known = (*description.methods, *study.controls)
-            left_out = tuple(m for m in study.seeds(description.scale) if m not in known)
+            left_out = tuple(
+                method for method in study.seeds(description.scale) if method not in known
+            )
             study = replace(study, left_out=left_out)
         if not (folder / VERDICT_FILE).exists():
             never_run = Verdict("inconclusive", "the study was never run to its end")
@@ -374,6 +377,7 @@ def command() -> str:
 
     Of the program's path and of the folder after ``--out`` only the last name stays.
     """
+    # ``--out=FOLDER`` is written as two words, so that one rule finds the folder in both forms.
     words = " ".join(sys.argv[1:]).replace("--out=", "--out ").split()
     shown = [
         Path(word).name if previous == "--out" else word
@@ -402,8 +406,16 @@ def tuned_settings(out: Path, study: Study, scale: str) -> dict[str, dict[str, A
         path = out / searched / scale / TUNING_FILE
         if searched and path.exists():  # no other study is named where ``tuned_by`` is empty
             tuned = read_form(Tuning, path).methods
-            name_of = {m: m if m in tuned else _title(study, m) for m in study.methods}
-            return {m: dict(tuned[name].chosen) for m, name in name_of.items() if name in tuned}
+            # Method of this study -> the name under which the search may know it.
+            name_of = {
+                method: method if method in tuned else _title(study, method)
+                for method in study.methods
+            }
+            return {
+                method: dict(tuned[name].chosen)
+                for method, name in name_of.items()
+                if name in tuned
+            }
     return {}
 
 

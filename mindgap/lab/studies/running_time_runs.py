@@ -136,6 +136,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     and accuracies. Notes give the same ratio in oracle calls, the other methods' times, and the
     accuracies that nobody reached.
     """
+    # (case, key of the method) -> seed -> run.
     parts, groups, settings = Parts(), by_case(runs, "key"), runs[0].header.settings
     on_gpu = clock_of(runs[0]) == "seconds"
     ratios = _ratios_to_slip(groups, "borep", settings["levels"])
@@ -145,6 +146,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     if len(seeds) < 2:
         parts.decide_nothing("too few runs reach an accuracy")
         return parts
+    # Per seed: mean log ratio of times and of calls, over the cases and accuracies it has.
     means_of_seeds = [
         np.mean([of_seeds[seed] for of_seeds in ratios.values() if seed in of_seeds], axis=0)
         for seed in seeds
@@ -189,7 +191,7 @@ def _ratios_to_slip(
     for case in sorted({case for case, method in groups if method == key}):
         slip, other = groups[case, "slip"], groups[case, key]
         for level in levels:
-            ratios[case, f"{level:.0%}"] = of_seeds = {}
+            ratios[case, f"{level:.0%}"] = of_seeds = {}  # filled below, in place
             for seed in sorted(slip.keys() & other.keys()):
                 own, others = reach(slip[seed], level), reach(other[seed], level)
                 if own.seen or others.seen:

@@ -136,7 +136,7 @@ def _language_model_rows(trial: Trial) -> Iterator[Row]:
     parameters, train, size = list(run.model.parameters()), run.texts["train"], trial["part"]
     optimizer = descent(trial.settings, trial["lr"], parameters)
     last_step, objective = _LastStep(optimizer, parameters), Objective(run.model, window_loss)
-    # Tensors of ``part`` windows each.
+    # The fixed windows of every reading, as tensors of ``part`` windows each.
     windows = train.windows(trial.torch_generator("smoothness samples"), trial["m"]).split(size)
 
     def read() -> Row:
@@ -173,9 +173,11 @@ def _released_estimate(
     from mindgap.measure.gradients import gradient_passes, passes_mean
 
     def norm(tensors: Sequence[Any]) -> float:
+        """The norm of all tensors as one vector, in double precision."""
         return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
 
     mean_gradients = []  # g and g', one tensor per parameter
+    # ``share`` of the step by which x is moved for a gradient: not at all for g, half of s for g'.
     for share, own_chunks in zip((0.0, 0.5), chunks, strict=True):
         with (
             gradient_passes(objective, own_chunks, train=False, move=True) as passes,
@@ -198,6 +200,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     )
 
     def read(_: int) -> Row:
+        """The smoothness along the last step, on the fixed samples."""
         with last_step.undone() as step:
             return _row(measure.local_smoothness(problem.objective, batches, step))
 
@@ -234,12 +237,13 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
         least: the rank correlation that the clipped ones must reach.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         fits = [
             measure.fit_relaxed_smoothness(run.column("gradient_norm"), run.column("smoothness"))
-            for run in group
+            for run in own_runs
         ]
         table = [(fit.rank, *fit.rank_interval, fit.slope, fit.span) for fit in fits]
+        # Medians over the seeds.
         rank, low, high, slope, span = np.median(table, axis=0).tolist()
         grow = sum(fit.grows is True for fit in fits)
         refused = sum(fit.grows is None for fit in fits)  # seeds that cannot tell
@@ -266,13 +270,13 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             else ("weakly correlated", weak, correlated)
         )
         parts.add(f"{name}: {asked}", holds, refuted, words, {name: numbers})
-        if "naive_norm" in group[0].rows[0]:
-            _note_on_estimators(parts, name, group, [fit.rank for fit in fits])
+        if "naive_norm" in own_runs[0].rows[0]:
+            _note_on_estimators(parts, name, own_runs, [fit.rank for fit in fits])
     return parts
 
 
 def _note_on_estimators(
-    parts: Parts, name: str, group: Sequence[Run], ranks: Sequence[float]
+    parts: Parts, name: str, own_runs: Sequence[Run], ranks: Sequence[float]
 ) -> None:
     """Add a note on one method: our mean rank correlation beside that of the released code's
     estimator, and the perplexity on validation text.
@@ -280,17 +284,17 @@ def _note_on_estimators(
     Args:
         parts: of the verdict.
         name: of the method.
-        group: its runs.
+        own_runs: its runs.
         ranks: our rank correlation in each of them.
     """
     naive_ranks = [
         measure.fit_relaxed_smoothness(
             run.column("naive_norm"), run.column("naive_smoothness")
         ).rank
-        for run in group
+        for run in own_runs
     ]
     intervals = {"our": rank_interval(ranks), "the naive": rank_interval(naive_ranks)}
-    perplexity = math.exp(float(np.mean([last(run, "validation_loss") for run in group])))
+    perplexity = math.exp(float(np.mean([last(run, "validation_loss") for run in own_runs])))
     parts.note(
         f"{name}, mean over seeds with 95 % interval: "
         + ", ".join(

@@ -207,7 +207,9 @@ class Study:
             number: replaces the planned numbers of all methods that run; None keeps them.
         """
         at_scale = self.scales[one_of("scale", scale, self.scales)]
-        planned_of = {m: at_scale.seeds_of.get(m, at_scale.seeds) for m in self.methods}
+        planned_of = {
+            method: at_scale.seeds_of.get(method, at_scale.seeds) for method in self.methods
+        }
         return {
             method: planned if number is None else number
             for method, planned in planned_of.items()
@@ -236,7 +238,7 @@ class Study:
         return replace(
             self,
             scales={**self.scales, scale: replace(at_scale, seeds_of=seeds_of)},
-            left_out=tuple(m for m in self.seeds(scale) if m not in methods),
+            left_out=tuple(method for method in self.seeds(scale) if method not in methods),
         )
 
     def at(self, scale: str) -> Study:
@@ -432,27 +434,28 @@ def typed_like(name: str, value: Any, like: Any) -> Any:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: steps must be a whole number, got '2.5'
     """
-    given = value.strip() if isinstance(value, str) else value
+    stripped = value.strip() if isinstance(value, str) else value
     if isinstance(like, bool):  # asked before int, since a bool is one
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if str(given).lower() not in words:
+        truths = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if str(stripped).lower() not in truths:
             fail(name, "must be true or false", value)
-        return words[str(given).lower()]
+        return truths[str(stripped).lower()]
     if isinstance(like, int):
         try:
-            if isinstance(given, float) and given != int(given):
+            if isinstance(stripped, float) and stripped != int(stripped):
                 raise ValueError  # answered below like a text that is no number
-            return int(given)
+            return int(stripped)
         except (TypeError, ValueError, OverflowError):
             fail(name, "must be a whole number", value)
     if isinstance(like, float):
         try:
-            return float(given)
+            return float(stripped)
         except (TypeError, ValueError):
             fail(name, "must be a number", value)
     if isinstance(like, (list, tuple)):
-        parts = given.split(",") if isinstance(given, str) else list(given)
-        return [typed_like(name, part, like[0]) if like else part for part in parts]
+        entries = stripped.split(",") if isinstance(stripped, str) else list(stripped)
+        # An empty ``like`` says nothing of the entries' type: they stay as they are.
+        return [typed_like(name, entry, like[0]) if like else entry for entry in entries]
     if not isinstance(value, str):
         fail(name, "must be a text", value)
     return value
@@ -492,5 +495,7 @@ def parse_diary(text: str) -> Diary:
     """
     text_above, _, history = text.partition(HISTORY)
     differs = text_above.partition(DIFFERS)[2]
+    # Every entry begins a line with a dash; the first piece is what stands before them. Joining its
+    # words by single blanks takes the line breaks out of an entry.
     entries = [" ".join(entry.split()) for entry in f"\n{history.strip()}".split("\n- ")[1:]]
     return Diary(" ".join(differs.split()), tuple(entries))

@@ -226,7 +226,9 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
         run = language_run(trial, name)
 
         def text_loss(model: Any, windows: Any) -> Any:
-            """The loss on the second half of windows, with the memory of the first half."""
+            """The loss on the second half of windows, with the memory of the first half. A window
+            is two segments and one word more, the last to predict.
+            """
             length = trial["length"]
             with torch.no_grad():
                 _, memory = model(windows[:, :length])
@@ -237,6 +239,7 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
     else:
         run = image_run(trial, name)
         device = run.parts["train"][1].device
+        # One counter with two names: the second is never None, as ``image_loss`` needs it.
         right = right_answers = torch.zeros((), dtype=torch.long, device=device)
 
         def image_loss(model: Any, x: Any, y: Any) -> Any:

@@ -193,6 +193,7 @@ def _dask(address: str) -> Cluster:
     except (OSError, ValueError):
         fail("address", "must be that of a running dask cluster", address)
     return Cluster(
+        # Not pure: a call is carried out even where an equal one was before.
         submit=lambda call: client.submit(on_one_thread, call, pure=False),
         first_ended=lambda futures: next(iter(distributed.as_completed(futures))),
         result=lambda future: future.result(),
@@ -220,6 +221,7 @@ def _ray(address: str) -> Cluster:
     remote = ray.remote(max_retries=ATTEMPTS - 1)(on_one_thread)
     return Cluster(
         submit=remote.remote,
+        # ``wait`` returns two lists, the futures that have ended and the others.
         first_ended=lambda futures: ray.wait(futures, num_returns=1)[0][0],
         result=ray.get,
         close=ray.shutdown,

@@ -109,7 +109,7 @@ class LanguageRun:
                 self.model,
                 loss,
                 optimizer,
-                lambda number: train.segments(),
+                lambda number: train.segments(),  # the same in every epoch: the text in its order
                 read,
                 steps=trial["steps"],
                 every=reading_steps or trial["every"],
@@ -172,8 +172,8 @@ def note_losses(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
     """
     losses = finals(runs, "test_loss")
     words = [
-        f"{name} {np.mean(losses[name]):.4g} ({step_words(group)})"
-        for name, group in by_method(runs).items()
+        f"{name} {np.mean(losses[name]):.4g} ({step_words(own_runs)})"
+        for name, own_runs in by_method(runs).items()
     ]
     parts.note(f"loss on test text: {', '.join(words)}", {"loss": means(losses)})
     return losses
@@ -208,6 +208,7 @@ def text_optimizer_run(
     if "device" in trial.settings:
         run, lr = language_run(trial, trial["streams"]), trial["middle"] * trial["factor"]
         optimizer = build(lr, list(run.model.parameters()))
+        # Without ``watch`` it is ``dict``, which makes an empty row.
         watched_columns = watch(optimizer) if watch else dict
         for row in run.rows(
             optimizer,

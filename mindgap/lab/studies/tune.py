@@ -200,7 +200,7 @@ def tune(
     )
     methods: dict[str, MethodTuning] = {}
     if study.left_out and (folder / TUNING_FILE).exists():
-        written = read_form(Tuning, folder / TUNING_FILE)
+        written = read_form(Tuning, folder / TUNING_FILE)  # by an earlier search
         if written.identity != tuning.identity:
             others, their_seeds = ", ".join(written.methods), ", ".join(map(str, written.seeds))
             rule = (
@@ -271,8 +271,8 @@ def _tune_by_grid(
     """
 
     def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
-        """Score of a point with one seed, and the seconds it took; infinite and 0 after an error
-        of :data:`DIVERGENCE`.
+        """Score of a point, laid over the method's own settings, with one seed, and the seconds it
+        took; infinite and 0 after an error of :data:`DIVERGENCE`.
         """
         try:
             return validation_score(study, method, {**settings[method], **point}, (seed,))
@@ -360,7 +360,9 @@ def _search_method(
     total_seconds = 0.0  # of the trials carried out now
 
     def evaluate(proposed: Settings) -> float:
-        """The score of the proposed settings; their seconds are added to the total."""
+        """The mean score over the seeds with the proposed settings laid over the method's own; the
+        seconds of the runs are added to the total.
+        """
         nonlocal total_seconds
         score, seconds = validation_score(study, method, {**settings, **proposed}, seeds)
         total_seconds += seconds
@@ -368,6 +370,7 @@ def _search_method(
 
     ask, write, journalled = _sampler(study, method, settings, folder, trials, len(seeds))
     all_trials = list(journalled)
+    # The search reads its seconds from the runs' own stopwatches, which stand while rows are read.
     for trial in search(ask, evaluate, journalled, lambda: total_seconds):
         all_trials.append(trial)
         write(trial)
@@ -456,6 +459,7 @@ def validation_score(
         trial = Trial(method, seed, settings)
         score, diverged = math.inf, False
         for row in study.loop(trial):
+            # A row without the column keeps the last value; only the last row tells a divergence.
             score = float(row.get(study.tune_on, score))
             diverged = bool(row.get("diverged", False))
         scores.append(score if math.isfinite(score) and not diverged else math.inf)

@@ -109,6 +109,7 @@ def tuned_run(
         ``last_values``.
         """
         lr = settings["lr"]
+        # The two empty mappings are checkpoints: an interrupted candidate starts again.
         *_, last_row = _train(trial, start, lr, "tuning", on, score_of, {}, {}, tuning_every)
         last_values[lr] = last_row[on]
         return float(last_row["score"])

@@ -78,12 +78,12 @@ class _Digits:
         x = self.features[: self.train][indices].expand(copies, -1, -1)
         y = self.labels[: self.train][indices].expand(copies, -1)
         _, gradients = self.net.gradient(theta, x, y)
-        return [g + self.decay * t for g, t in zip(gradients, theta)]
+        return [gradient + self.decay * matrix for gradient, matrix in zip(gradients, theta)]
 
     def value(self, theta: list[Tensor]) -> Tensor:
         """Mean training loss with decay, one number per copy."""
         copies = len(theta[0])
-        decay = sum(t.square().sum(dim=(1, 2)) for t in theta) * self.decay / 2
+        decay = sum(matrix.square().sum(dim=(1, 2)) for matrix in theta) * self.decay / 2
         x, y = self.features[: self.train], self.labels[: self.train]
         return self.net.loss(theta, x.expand(copies, -1, -1), y.expand(copies, -1)) + decay
 
@@ -178,7 +178,8 @@ def _epochs(
 
     generator = trial.torch_generator("t4 judged" if phase else "t4 choosing")
     start = digits.net.start(1, trial["radius"], generator)
-    theta, first_epoch = [p.expand(len(candidates), -1, -1).clone() for p in start], 0
+    # One copy of the start per candidate.
+    theta, first_epoch = [matrix.expand(len(candidates), -1, -1).clone() for matrix in start], 0
     if trial.restored.get("phase") == phase:
         theta, first_epoch = trial.restored["theta"], trial.restored["epoch"]
         generator.set_state(trial.restored["generator"])
@@ -234,10 +235,11 @@ def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
     every_sample, smoothness = torch.arange(digits.train), 0.5 + digits.decay
     ratio = (digits.decay / smoothness) ** 0.5
     start = digits.net.start(1, 1.0, trial.torch_generator("t4 minimum"))
+    # Steps end at θ; gradients are taken at ``ahead``, further along the last change of θ.
     theta = ahead = [parameter.zero_() for parameter in start]
     for _ in range(math.ceil(40 / ratio)):  # (1 - q)^(40/q), what is left, is below 1e-17
         gradient = digits.gradient(ahead, every_sample)
-        next_theta = [a - g / smoothness for a, g in zip(ahead, gradient)]
+        next_theta = [point - slope / smoothness for point, slope in zip(ahead, gradient)]
         ahead = [
             new + (1 - ratio) / (1 + ratio) * (new - old) for new, old in zip(next_theta, theta)
         ]

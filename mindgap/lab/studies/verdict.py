@@ -363,7 +363,8 @@ def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
 def rows_by_method(runs: Iterable[Run]) -> dict[str, list[dict[str, Any]]]:
     """The rows of all runs of each method."""
     return {
-        name: [row for run in group for row in run.rows] for name, group in by_method(runs).items()
+        method: [row for run in own_runs for row in run.rows]
+        for method, own_runs in by_method(runs).items()
     }
 
 
@@ -372,11 +373,12 @@ def by_seed(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
     Run i of every list has the same seed, so that the lists can be compared pairwise.
     """
-    groups = {
-        method: {run.header.seed: run for run in group} for method, group in by_method(runs).items()
+    run_of = {  # method -> seed -> run
+        method: {run.header.seed: run for run in own_runs}
+        for method, own_runs in by_method(runs).items()
     }
-    common_seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
-    return {method: [group[seed] for seed in common_seeds] for method, group in groups.items()}
+    common_seeds = sorted(set.intersection(*(set(of_seed) for of_seed in run_of.values())))
+    return {method: [of_seed[seed] for seed in common_seeds] for method, of_seed in run_of.items()}
 
 
 def by_setting(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:

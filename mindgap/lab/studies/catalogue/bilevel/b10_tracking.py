@@ -61,7 +61,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     A, C = quadratic.lower.A, quadratic.lower.C  # means over the samples: Ā and C̄
 
     def lower_loss(x: torch.Tensor, y: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
-        """The lower loss: quadratic in y, bilinear in x and y, with a linear term per sample."""
+        """The lower loss: quadratic in y with the mean Hessian Ā, bilinear in x and y with C̄, and
+        with a linear term per sample of the minibatch (the rows of ``linear``).
+        """
         return 0.5 * (y @ A @ y) + x @ C @ y + (linear @ y).mean()
 
     # Of the terms (p, r, a) of each lower sample the linear one, a.
@@ -80,7 +82,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
     def sgd_step(y: torch.Tensor, stream: str, position: int) -> torch.Tensor:
         """y after one step of plain SGD at the first x, on the minibatch that SLIP draws at this
-        position of the named stream of lower samples.
+        position of the named stream of lower samples; the step is α, as SLIP's.
         """
         sample = Sample(int(lower_data.draw(trial.seed, stream, position, 1).which[0]))
         leaf = y.clone().requires_grad_()
@@ -126,28 +128,28 @@ def judge(runs: Sequence[Run]) -> Parts:
         within the factor :data:`NEAR`; no error grows by that factor from the third to the last
         quarter of a run.
     """
-    parts, groups = Parts(), by_method(runs)
+    parts, runs_of = Parts(), by_method(runs)
     largest_gap = 0.0  # between y and that of plain SGD, with x frozen
     errors = {}  # method -> root mean square of ‖y - y*(x)‖ over the last half
     floors = {}  # lr_y -> error with x frozen
     ratios = {}  # method with x moving -> error over the prediction
     growth = {}  # method -> error of the last quarter over that of the third
-    for name, group in groups.items():
-        columns = [run.column("error") for run in group]
+    for name, own_runs in runs_of.items():
+        columns = [run.column("error") for run in own_runs]
         last_halves = [np.array(column[len(column) - len(column) // 2 :]) for column in columns]
         errors[name] = float(np.sqrt(np.mean([np.mean(half**2) for half in last_halves])))
         quarters = [np.split(half, [len(half) // 2]) for half in last_halves]
         growth[name] = float(
             np.median([np.mean(fourth) / max(np.mean(third), 1e-300) for third, fourth in quarters])
         )
-        settings = group[0].header.settings
+        settings = own_runs[0].header.settings
         if settings["drift"] == 0:
-            largest_gap = max(largest_gap, *(max(run.column("sgd_gap")) for run in group))
+            largest_gap = max(largest_gap, *(max(run.column("sgd_gap")) for run in own_runs))
             floors[settings["lr_y"]] = errors[name]
-    for name, group in groups.items():
-        settings = group[0].header.settings
+    for name, own_runs in runs_of.items():
+        settings = own_runs[0].header.settings
         if settings["drift"] > 0:
-            lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in group])))
+            lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in own_runs])))
             ratios[name] = errors[name] / float(np.hypot(lag, floors[settings["lr_y"]]))
     parts.add(
         "x frozen, y is plain SGD's",

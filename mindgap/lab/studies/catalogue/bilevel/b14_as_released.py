@@ -46,6 +46,7 @@ class Faulty:
         self._trial, self._task, self._faults = trial, task, faults
 
     def __getattr__(self, name: str) -> Any:
+        """An attribute of the task, for every name that is not defined here."""
         return getattr(self._task, name)
 
     def lower(self, x: Any, y: Any, batch: Any) -> Any:
@@ -78,6 +79,7 @@ class Faulty:
         if "noise drawn anew" in self._faults:
             noisy_labels = torch.cat(self._noisy_copies())
             copies = self._trial["copies"]
+            # Copy after copy, along the axis of the samples alone.
             repeated_inputs = inputs.repeat(copies, *[1] * (inputs.dim() - 1))
             lower_data = (repeated_inputs, noisy_labels, numbers.repeat(copies))
         batches = (Batches(data, batch_size, last="drop") for data in (upper_data, lower_data))

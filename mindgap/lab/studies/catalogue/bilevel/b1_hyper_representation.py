@@ -83,25 +83,27 @@ def judge(runs: Sequence[Run]) -> Parts:
         encoders stands before them. Accuracies at equal epochs and the gain of :data:`SHARED` (SLIP
         with one lower sample per iteration) are notes that decide nothing.
     """
-    parts, groups = Parts(), by_seed(runs)
-    shared = groups.pop(SHARED, None)
-    common_epoch = min(run.rows[-1]["x_epoch"] for group in groups.values() for run in group)
+    parts, runs_of = Parts(), by_seed(runs)
+    shared = runs_of.pop(SHARED, None)
+    common_epoch = min(run.rows[-1]["x_epoch"] for own_runs in runs_of.values() for run in own_runs)
     if runs[0].header.scale in ("gpu", "paper"):
-        test_means = means(last_values(groups, "test_accuracy"))
-        trained_gate(parts, groups[max(test_means, key=test_means.__getitem__)])
+        test_means = means(last_values(runs_of, "test_accuracy"))
+        trained_gate(parts, runs_of[max(test_means, key=test_means.__getitem__)])
     parts.note("", {"equal_epochs": common_epoch})
     # Methods that were read at a variable that learns from the query examples.
-    misread = [name for name, group in groups.items() if not all(map(read_at_its_solution, group))]
+    misread = [
+        name for name, own_runs in runs_of.items() if not all(map(read_at_its_solution, own_runs))
+    ]
     # An epoch of x costs each method another number of calls, so accuracies are also compared at
     # the last epoch that every run reached.
     for case, word in CASES.items():
         column = f"{case}_accuracy"
         left_out = misread if case == "train" else []  # the test trains new heads for every method
-        judged = {name: group for name, group in groups.items() if name not in left_out}
+        judged = {name: own_runs for name, own_runs in runs_of.items() if name not in left_out}
         final_accuracy = last_values(judged, column)
         accuracy_at_epoch = {
-            name: np.array([at_epoch(run, column, common_epoch) for run in group])
-            for name, group in judged.items()
+            name: np.array([at_epoch(run, column, common_epoch) for run in own_runs])
+            for name, own_runs in judged.items()
         }
         standing = parts.ahead_of_all(
             f"SLIP ahead in {word} accuracy", final_accuracy, "SLIP", SMALLEST

@@ -101,17 +101,19 @@ def judge(runs: Sequence[Run]) -> Parts:
         :data:`SHARED` are notes that decide nothing. Records without a common solve or without
         controls decide nothing at all.
     """
-    groups, parts = by_seed(runs), Parts()
-    controls = {name: groups.pop(name) for name in CONTROL_METHODS if name in groups}
+    runs_of, parts = by_seed(runs), Parts()
+    controls = {name: runs_of.pop(name) for name in CONTROL_METHODS if name in runs_of}
     refused = [  # methods that refused the problem's size
-        name for name, group in groups.items() if any("refused" in run.rows[-1] for run in group)
+        name
+        for name, own_runs in runs_of.items()
+        if any("refused" in run.rows[-1] for run in own_runs)
     ]
     for name in refused:
-        groups.pop(name)
-    final_rows = [run.rows[-1] for group in groups.values() for run in group]
+        runs_of.pop(name)
+    final_rows = [run.rows[-1] for own_runs in runs_of.values() for run in own_runs]
     if not controls or not all("solved_accuracy" in row for row in final_rows):
-        return _without_solve(groups)
-    accuracy = last_values(groups, "solved_accuracy")
+        return _without_solve(runs_of)
+    accuracy = last_values(runs_of, "solved_accuracy")
     headroom(parts, controls)
     rivals = {name: values for name, values in accuracy.items() if name != SHARED}
     # The same seed is the same data, corruption and start.
@@ -122,14 +124,14 @@ def judge(runs: Sequence[Run]) -> Parts:
             f"with shared samples SLIP ends {gain.words(100)} points above",
             {"gain_of_sharing": gain.triple},
         )
-    parts.note(*_note_on_spread({name: groups[name] for name in rivals}))
-    auc = means(last_values(groups, "weight_auc"))
+    parts.note(*_note_on_spread({name: runs_of[name] for name in rivals}))
+    auc = means(last_values(runs_of, "weight_auc"))
     parts.note(
         f"area under the curve of SLIP's weights {auc['SLIP']:.3f}",
         {
             "accuracy": means(accuracy),
             "deviation": {name: spread(values) for name, values in accuracy.items()},
-            "own_accuracy": means(last_values(groups, "test_accuracy")),
+            "own_accuracy": means(last_values(runs_of, "test_accuracy")),
             "weight_auc": auc,
             "refused": refused,
         },
@@ -167,21 +169,21 @@ def headroom(parts: Parts, controls: Mapping[str, Sequence[Run]]) -> None:
     parts.note("", {"controls": means(accuracy)})
 
 
-def _without_solve(groups: Mapping[str, Sequence[Run]]) -> Parts:
+def _without_solve(runs_of: Mapping[str, Sequence[Run]]) -> Parts:
     """The inconclusive parts of records without a common solve or without controls.
 
     The gate is asked all the same, at scales gpu and paper: the best method that was read at its
     lower solution must beat a linear model.
 
     Args:
-        groups: method -> its runs.
+        runs_of: method -> its runs.
     """
     parts = Parts()
-    accuracy = means(last_values(groups, "test_accuracy"))
+    accuracy = means(last_values(runs_of, "test_accuracy"))
     best_first = sorted(accuracy, key=lambda name: -accuracy[name])
-    well_read = [name for name in best_first if all(map(read_at_its_solution, groups[name]))]
-    if well_read and groups[well_read[0]][0].header.scale in ("gpu", "paper"):
-        trained_gate(parts, groups[well_read[0]])
+    well_read = [name for name in best_first if all(map(read_at_its_solution, runs_of[name]))]
+    if well_read and runs_of[well_read[0]][0].header.scale in ("gpu", "paper"):
+        trained_gate(parts, runs_of[well_read[0]])
     parts.decide_nothing(
         "the records have no common solve of the lower problem and no controls, and F²SA was read "
         "at a variable that learns from the validation data: nothing follows from "
@@ -191,7 +193,7 @@ def _without_solve(groups: Mapping[str, Sequence[Run]]) -> Parts:
     return parts
 
 
-def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str, Any]]:
+def _note_on_spread(runs_of: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str, Any]]:
     """What is judged beside the rule and decides nothing: SLIP's spread between seeds against the
     others', and its lead in the accuracies of the methods' own lower solutions.
 
@@ -199,14 +201,14 @@ def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str,
         A sentence, and its numbers with the answer of each question.
     """
     beside = Parts()
-    lower_spread(beside, last_values(groups, "solved_accuracy"), "SLIP")
+    lower_spread(beside, last_values(runs_of, "solved_accuracy"), "SLIP")
     for column, words in (
         ("test_accuracy", "test accuracy of its own net"),
         ("train_accuracy", "training accuracy of its own net"),
     ):
-        if all(column in run.rows[-1] for group in groups.values() for run in group):
+        if all(column in run.rows[-1] for own_runs in runs_of.values() for run in own_runs):
             beside.ahead_of_all(
-                f"SLIP ahead in {words}", last_values(groups, column), "SLIP", SMALLEST
+                f"SLIP ahead in {words}", last_values(runs_of, column), "SLIP", SMALLEST
             )
     answers = {part.name: part.answer for part in beside.asked}
     # The page shows what stands between two semicolons on a line of its own.

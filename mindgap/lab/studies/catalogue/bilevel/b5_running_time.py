@@ -196,7 +196,8 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         settings: Mapping[str, Any], source: str, tasks: list[int], readings: int, seeds: int
     ) -> Scale:
         """A scale on CPUs: ``settings`` with another ``source`` of data, numbers of ``tasks`` for
-        training, validation and test, ``readings`` and ``seeds``, and the steps tuned on it.
+        training, validation and test, ``readings`` and ``seeds``, and the steps tuned on it. SLIP
+        and BO-REP alone have seeds.
         """
         steps, levels = runs.own_steps(source), REACHED[source]
         of_source = {"data": source, "levels": levels, "tasks": tasks, "readings": readings}

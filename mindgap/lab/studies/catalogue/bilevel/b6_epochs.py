@@ -82,12 +82,12 @@ def judge(runs: Sequence[Run]) -> Parts:
         trained. The last epoch, single epochs and the other methods are notes that decide nothing.
     """
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
-    parts, groups = Parts(), by_case(slip, "counted")
+    parts, runs_of_case = Parts(), by_case(slip, "counted")  # (case, counted) -> seed -> run
     largest = 0.0  # mean gap at one epoch
     fewer: set[int] = set()  # updates of x that the y-counted run makes less
     last_gaps = {}  # case and split -> mean, low and high of the gap at the last epoch
-    for case in sorted({case for case, _ in groups}):
-        by_x, by_y = groups[case, "x"], groups[case, "y"]
+    for case in sorted({case for case, _ in runs_of_case}):
+        by_x, by_y = runs_of_case[case, "x"], runs_of_case[case, "y"]
         seeds = sorted(by_x.keys() & by_y.keys())
         fewer |= {by_x[seed].rows[-1]["step"] - by_y[seed].rows[-1]["step"] for seed in seeds}
         for split in ("test", "train"):
@@ -128,18 +128,18 @@ def _note_on_others(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[
         A sentence that ranks the methods of each case, and the numbers: case -> key of a method ->
         accuracy. Both are empty where no case has two methods.
     """
-    runs_of = grouped(  # case -> pairs of a method's key and its runs by seed
-        (case, (key, group))
-        for (case, counted, key), group in by_case(runs, "counted", "key").items()
+    methods_of = grouped(  # case -> pairs of a method's key and its runs by seed
+        (case, (key, run_of))
+        for (case, counted, key), run_of in by_case(runs, "counted", "key").items()
         if counted == "y"
     )
     accuracies: dict[str, dict[str, float]] = {}
     rankings = []
-    for case, groups in sorted(runs_of.items()):
-        seeds = set.intersection(*(set(group) for _, group in groups))
+    for case, methods in sorted(methods_of.items()):
+        seeds = set.intersection(*(set(run_of) for _, run_of in methods))
         accuracies[case] = accuracy = {
-            key: float(np.mean([group[seed].rows[-1]["test_accuracy"] for seed in seeds]))
-            for key, group in groups
+            key: float(np.mean([run_of[seed].rows[-1]["test_accuracy"] for seed in seeds]))
+            for key, run_of in methods
         }
         if len(accuracy) > 1:
             best_first = sorted(accuracy, key=lambda key: -accuracy[key])
@@ -302,7 +302,8 @@ def _representation(name: str, texts: str, figure: str, quick: str, data: str) -
         data: "snli" or "reviews", of scale gpu; only "snli" has a scale paper.
     """
     runs = representation_runs
-    labels = {f"SLIP, epochs of {c}": ("SLIP", {"counted": c}) for c in "xy"}
+    # Label of a method -> its title, and how it counts.
+    labels = {f"SLIP, epochs of {counted}": ("SLIP", {"counted": counted}) for counted in "xy"}
     labels |= {title: (title, {"counted": "y"}) for title in runs.EIGHT if title != "SLIP"}
     quick_settings = {**runs.QUICK, "data": quick, "tasks": [40, 1, 40], "epochs": 8}
     gpu_settings = {**runs.GPU_SIZES[data], **runs.TASKS, "epochs": 20}

@@ -109,6 +109,7 @@ def _search_and_run(
     budget, readings = trial["oracle_calls"], trial["readings"]
     if not trial["tried"]:
         own_steps = _own_steps(trial, one_step)
+        # No units: they are in these steps already.
         method = method_for(trial, **own_steps, key="saba", units=[])
         for row in rows_of(trial, task_of(trial), method, budget=budget, readings=readings):
             yield {**row, **own_steps}
@@ -123,7 +124,9 @@ def _search_and_run(
     search_task = task_of(Trial(trial.method, search_seed, trial.settings))
 
     def search_loss(steps: Mapping[str, Any]) -> float:
-        """The loss at the end of a run with these steps, on the samples for the search."""
+        """The loss at the end of a run with these steps, on the search's own task and seed, which
+        the reported run does not see.
+        """
         return float(end_of(trial, rows_of, search_task, saba(steps), search_seed)[loss_column])
 
     points = random_points(trial, space, trial["tried"])
@@ -161,7 +164,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         two lies within ± the margin of :data:`MARGINS`. At scales gpu and paper a gate asks whether
         the networks are trained. The gain without a new search is a note that decides nothing.
     """
-    parts, groups = Parts(), by_case(runs, "steps")
+    parts, groups = Parts(), by_case(runs, "steps")  # (case, steps) -> seed -> run
     gains, gains_without_search = {}, {}  # case and split -> mean, low and high
     margin = MARGINS["corruption" if "corruption" in runs[0].header.settings else "data"]
     for case in sorted({case for case, _ in groups}):
@@ -170,8 +173,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         for split in ("train", "test"):
             name, column = f"{case}, {split}", f"{split}_accuracy"
             with_one, with_two = (  # percent, one number per seed
-                100 * np.array([group[seed].rows[-1][column] for seed in seeds])
-                for group in (one_step, two_steps)
+                100 * np.array([run_of[seed].rows[-1][column] for seed in seeds])
+                for run_of in (one_step, two_steps)
             )
             gains[name] = parts.equivalent(
                 f"{name}: slight, in points", with_one - with_two, margin

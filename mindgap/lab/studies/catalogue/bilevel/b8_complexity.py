@@ -129,16 +129,18 @@ def judge(runs: Sequence[Run]) -> Parts:
         One part per method: yes where the interval lies at or below the stated power, no where it
         lies above. Fewer than :data:`LEAST` values of ε, or one seed, leave it open.
     """
-    parts, groups = Parts(), by_seed(runs)
+    parts, runs_of = Parts(), by_seed(runs)
     exponents: dict[str, float] = {}
-    for name, group in groups.items():
+    for name, own_runs in runs_of.items():
         complexity = SIXTEEN[TITLES[name]].complexity
         power = stated(complexity)
         # Per seed: k of ε = 2^(-k/2) -> calls; k = 0 is the start.
-        counts = [{row["step"]: row["calls"] for row in run.rows if row["step"]} for run in group]
+        counts = [
+            {row["step"]: row["calls"] for row in run.rows if row["step"]} for run in own_runs
+        ]
         levels = sorted(set.intersection(*map(set, counts)))  # those that every seed reached
         question = f"{name}: at most {power}"
-        if len(levels) < LEAST or len(group) < 2:
+        if len(levels) < LEAST or len(own_runs) < 2:
             parts.add(
                 question,
                 holds=False,
@@ -154,7 +156,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             for calls_of in counts
         ]
         smallest_epsilon = 2 ** -(levels[-1] / 2)
-        exponent = mean_interval(slopes, miss=0.05 / len(groups))
+        exponent = mean_interval(slopes, miss=0.05 / len(runs_of))
         exponents[name] = exponent.mean
         parts.add(
             question,

@@ -125,15 +125,16 @@ def judge(runs: Sequence[Run]) -> Parts:
         Two parts: SLIP's class takes fewer numbers, without R, I and N; the log of BO-REP's cost
         over SLIP's lies above 0 (no where below), by a 95 % interval over the seeds.
     """
-    parts, groups = Parts(), by_seed(runs)
+    parts, runs_of = Parts(), by_seed(runs)
     tolerance = 1 + float(runs[0].header.settings["margin"])
-    first_rows = {method: group[0].rows[0] for method, group in by_method(runs).items()}
+    first_rows = {method: own_runs[0].rows[0] for method, own_runs in by_method(runs).items()}
     names = {
         method: set(first_rows[method]["numbers"].split(", ")) for method in ("SLIP", "BO-REP")
     }
     # Method -> one list of losses per seed, in the order tried.
     losses = {
-        method: [run.column("validation_loss") for run in group] for method, group in groups.items()
+        method: [run.column("validation_loss") for run in own_runs]
+        for method, own_runs in runs_of.items()
     }
     lowest = {
         method: np.array([min(of_seed) for of_seed in of_method])
@@ -141,8 +142,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     }
 
     def cost_of(method: str, targets: np.ndarray) -> np.ndarray:
-        """Settings that a method needs on average to come within the margin of a loss, one number
-        per seed; ``targets`` are those losses.
+        """Settings that a method needs on average to come within the margin (``tolerance`` is 1 and
+        the margin) of a loss, one number per seed; ``targets`` are those losses.
         """
         searches = zip(losses[method], targets, strict=True)
         return np.array([needed(of_seed, tolerance * target) for of_seed, target in searches])

@@ -42,6 +42,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         yield {
             "step": draw,
             "gradient_over_tau": gradient / tau,
+            # CClip's point moves from 0 against a positive gradient: its step is -point.
             "ratio": rmsprop_length / -float(point.detach()),
         }
 
@@ -66,6 +67,7 @@ def _rmsprop_step(
         "square_avg": torch.tensor(second_moment, dtype=torch.float64),
     }
     optimizer.step()
+    # From 0 against a positive gradient: the point is minus the length.
     return -float(point.detach())
 
 
@@ -77,10 +79,10 @@ def judge(runs: Sequence[Run]) -> Parts:
         it, which decides *as corrected*.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         parts.factor_two(
             name,
-            [ratio for run in group for ratio in run.column("ratio")],
+            [ratio for run in own_runs for ratio in run.column("ratio")],
             "h_Adam / h_clip",
             reading="as printed" if name == "as printed" else "as corrected",
         )

@@ -55,11 +55,12 @@ class GapDesign(Design):
     """The rule of :func:`judge` on made-up differences in points, better less worse."""
 
     def decide(self, differences: Array) -> tuple[Array, Array]:
+        """As :meth:`Design.decide`: whether it says *holds*, and whether *does not hold*."""
         seeds, mean = differences.shape[2], differences.mean(2)
-        half = student_quantile(1 - ONE_SIDED / 2, seeds - 1) * differences.std(2, ddof=1)
-        half = half / np.sqrt(seeds)
-        no_gain = mean + half < 100 * NEGLIGIBLE
-        return ((mean - half > 0) & ~no_gain).all(1), no_gain.any(1)
+        half_width = student_quantile(1 - ONE_SIDED / 2, seeds - 1) * differences.std(2, ddof=1)
+        half_width = half_width / np.sqrt(seeds)  # of the 90 % interval
+        no_gain = mean + half_width < 100 * NEGLIGIBLE
+        return ((mean - half_width > 0) & ~no_gain).all(1), no_gain.any(1)
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -119,16 +120,16 @@ def judge(runs: Sequence[Run]) -> Parts:
         are notes that decide nothing.
     """
     parts, accuracy = Parts(), finals(runs, "test_accuracy")
-    for name, group in by_method(runs).items():
-        step, at_an_end = chosen_steps(group)
+    for name, own_runs in by_method(runs).items():
+        step, at_an_end = chosen_steps(own_runs)
         numbers = {
-            "accuracy": float(np.mean([last(run, "test_accuracy") for run in group])),
+            "accuracy": float(np.mean([last(run, "test_accuracy") for run in own_runs])),
             "lr": step,
             "ends": at_an_end,  # runs whose step ends the list of candidates
-            "train_loss": medians(group, ["train_loss"])["train_loss"],
-            "seeds": len(group),
+            "train_loss": medians(own_runs, ["train_loss"])["train_loss"],
+            "seeds": len(own_runs),
         }
-        parts.note(f"{name} {numbers['accuracy']:.2%} ({step_words(group)})", {name: numbers})
+        parts.note(f"{name} {numbers['accuracy']:.2%} ({step_words(own_runs)})", {name: numbers})
     if runs[0].header.settings.get("model") == "ResNet20":
         reached = float(np.mean(accuracy["SGD with momentum"]))
         parts.gate(f"SGD reaches {BASELINE:.0%}", reached >= BASELINE, f"{reached:.2%}")

@@ -84,6 +84,7 @@ def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -
             "bias": (moments.mean - mean) ** 2 / bias_bound,
         }
     mean = share * noise
+    # (E|g|^α)^(1/α); the quadrature is split at the kink, where g = mean + noise is 0.
     gradient_moment = law.expect(lambda x: np.abs(mean + x) ** alpha, (-mean,)) ** (1 / alpha)
     tau = multiple * gradient_moment
     moments = theory.clipped_moments(law, mean, tau)

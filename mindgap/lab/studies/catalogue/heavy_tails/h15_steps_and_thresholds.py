@@ -44,7 +44,9 @@ def loop_steps(trial: Trial) -> Iterator[Row]:
 
 
 def _growing(tau: float, steps: int) -> Callable[[int], float]:
-    """Step number -> a threshold that grows like its square root and has the mean ``tau``."""
+    """Step number k -> a threshold that grows like √k, with the mean ``tau`` over all ``steps`` K:
+    the mean of √(k/K) is 2/3.
+    """
     return lambda k: 1.5 * tau * math.sqrt(k / steps)
 
 
@@ -72,11 +74,13 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
     positions: list[torch.Tensor] = []  # the parameters before the step that is under way
 
     def store_positions(*_: Any) -> None:
-        """Before a step: copy the parameters."""
+        """Before a step: copy the parameters into ``positions``, which :func:`add_length` reads."""
         positions[:] = [parameter.detach().clone() for parameter in parameters]
 
     def add_length(*_: Any) -> None:
-        """After a step: add its length to the sum, and count it."""
+        """After a step: add its length, over all parameters as one vector, to the sum, and count
+        it.
+        """
         lengths = torch._foreach_norm(
             torch._foreach_sub([parameter.detach() for parameter in parameters], positions)
         )
@@ -106,10 +110,10 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
         ratio); for GClip and for CClip, a growing threshold ends at a lower loss
         (:meth:`~mindgap.lab.studies.verdict.Parts.below`).
     """
-    parts, groups = Parts(), by_seed(runs)
+    parts, runs_of = Parts(), by_seed(runs)
     losses = note_losses(parts, runs)
     lengths = {  # method -> mean length of a step, one number per seed
-        name: np.array([np.mean(run.column("step_length")) for run in groups[name]])
+        name: np.array([np.mean(run.column("step_length")) for run in runs_of[name]])
         for name in ("Adam", "ACClip", OTHER)
     }
     parts.note(

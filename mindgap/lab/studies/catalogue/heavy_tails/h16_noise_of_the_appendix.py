@@ -34,9 +34,9 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     medians: dict[str, dict[str, Any]] = {}  # network -> what is judged
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         # Per run: its readings in the order of the steps.
-        readings = [[row for row in run.rows if "block_sum" in row] for run in group]
+        readings = [[row for row in run.rows if "block_sum" in row] for run in own_runs]
         indices = np.median([[row["block_sum"] for row in rows] for rows in readings], axis=0)
         numbers = {
             "heavier": float(np.median([rows[-1]["heavier"] for rows in readings])),

@@ -58,7 +58,9 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
     teacher_out = torch.randn(32, 1, generator=generator) * 2 / 32**0.5
 
     def points(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Random inputs, and the teacher's outputs for them."""
+        """Standard normal inputs, (number, inputs), and the outputs of the teacher for them; the
+        teacher is a fixed random network of one hidden layer. Advances the generator.
+        """
         x = torch.randn(number, inputs, generator=generator)
         return x, torch.tanh(x @ teacher_in) @ teacher_out
 
@@ -110,14 +112,16 @@ def _student(generator: Any, tail: float, shape: Any) -> Any:
     return torch.sqrt(tail * (uniform ** (-2 / tail) - 1)) * torch.cos(angle)
 
 
-def _choose_rate(group: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray]:
+def _choose_rate(own_runs: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray]:
     """Choose the rate of one method at one tail index, by its loss on the validation points.
 
     Returns:
         The rate with the smallest mean log loss over the seeds (infinite where a run diverged),
         that mean, and the test losses at this rate, in the order of the runs.
     """
-    rows_of = grouped((row["lr"], row) for run in group for row in run.rows if row["tail"] == tail)
+    rows_of = grouped(
+        (row["lr"], row) for run in own_runs for row in run.rows if row["tail"] == tail
+    )
     means = {}  # rate -> mean log loss on the validation points
     for lr, rows in rows_of.items():
         logs = np.log(np.maximum([row["validation"] for row in rows], TINY))
@@ -142,7 +146,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     variance = float(np.median([row["variance"] for run in runs for row in run.rows]))
     for tail in runs[0].header.settings["tails"]:
         # Method -> rate, mean log validation loss and test losses.
-        chosen = {name: _choose_rate(group, tail) for name, group in by_seed(runs).items()}
+        chosen = {name: _choose_rate(own_runs, tail) for name, own_runs in by_seed(runs).items()}
         norm_clips = {name: choice for name, choice in chosen.items() if name.startswith("clip ")}
         best_clip = min(norm_clips, key=lambda name: norm_clips[name][1])
         lr, _, losses = norm_clips[best_clip]

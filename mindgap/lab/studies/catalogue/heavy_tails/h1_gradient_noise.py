@@ -106,8 +106,8 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
         Gaussian and stable vectors, are not told apart.
     """
     parts, answers_of = Parts(), {}  # method -> column -> median over the seeds
-    for name, group in by_method(runs).items():
-        answers = medians(group, ("hill_heavier", "settles", "hill_index", "exponent"))
+    for name, own_runs in by_method(runs).items():
+        answers = medians(own_runs, ("hill_heavier", "settles", "hill_index", "exponent"))
         answers_of[name] = answers
         parts.note(
             f"{name}: {index_words(answers['hill_index'])}, heavier than Gaussian "
@@ -196,6 +196,7 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
 
     with trial.timed():
         sample = _noise(trial)
+    # In random order, because the published estimator sums blocks of consecutive values.
     pooled = trial.numpy_generator("order").permutation(
         sample.coordinates.astype(float).reshape(-1)
     )
@@ -203,7 +204,7 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     size = sample.coordinates.size
     every = size // 2**18 if size > 2**21 else 1
     fewer = replace(sample, coordinates=sample.coordinates[::every])
-    indices = {  # way of reading the tail -> its index
+    indices = {  # way of reading the tail -> its index; zeros have no logarithm
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
         "coordinates, one scale a layer": tail_index(
             fewer,
@@ -237,7 +238,7 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
         the norms cannot be told. Other networks are notes.
     """
     parts, columns = Parts(), ("published", "per_layer", "norms_index", "norms_heavier")
-    medians_of = {name: medians(group, columns) for name, group in by_method(runs).items()}
+    medians_of = {name: medians(own_runs, columns) for name, own_runs in by_method(runs).items()}
     for name, row in medians_of.items():
         parts.note(
             f"{name}: coordinates as published {row['published']:.2f}, on one scale per layer "

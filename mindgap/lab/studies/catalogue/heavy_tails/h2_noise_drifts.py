@@ -39,18 +39,17 @@ def judge(runs: Sequence[Run]) -> Parts:
         start are told apart in some run.
     """
     parts, answers, false_alarms = Parts(), {}, 0
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         # Per run: the comparison of two samples of the start, then one per moment of training.
-        readings = [[row for row in run.rows if "distance" in row] for run in group]
+        readings = [[row for row in run.rows if "distance" in row] for run in own_runs]
         # Per run: 1 drifts, 0 keeps its shape, 1/2 neither is shown.
         drifts = [_drifts(rows[1:], len(rows) - 1) for rows in readings]
+        # The control by the same rule: two samples of one moment do not drift.
         false_alarms += sum(_drifts(rows[:1], len(rows) - 1) == 1.0 for rows in readings)
         answers[name] = of_nearly_all(drifts)
         largest = [max(row["distance"] for row in rows[1:]) for rows in readings]
-        (
-            control,
-            null,
-        ) = (  # two samples of the start: their distance, and that expected of one shape
+        # Of two samples of the start: their distance, and that expected of one shape.
+        control, null = (
             float(np.median([rows[0][column] for rows in readings]))
             for column in ("distance", "null")
         )

@@ -68,22 +68,28 @@ class RankingDesign(Design):
     def draws(
         self, effect: float, seeds: int, studies: int, generator: np.random.Generator
     ) -> Array:
+        """As :meth:`Design.draws`, with one part more whose true difference is 0: CClip's."""
         savings = super().draws(effect, seeds, studies, generator)
         equal = self.deviation * generator.standard_normal((studies, 1, seeds))
         return np.concatenate([savings, equal], axis=1)
 
     def decide(self, differences: Array) -> tuple[Array, Array]:
+        """As :meth:`Design.decide`: whether it says *holds*, and whether *does not hold*.
+
+        A half width is that of the 95 % interval; a *no* needs one corrected for all parts.
+        """
         seeds, mean = differences.shape[2], differences.mean(2)
         standard_error = differences.std(2, ddof=1) / math.sqrt(seeds)
-        half, wide = (
+        half_width, corrected = (
             student_quantile(1 - miss / 2, seeds - 1) * standard_error
             for miss in (0.05, 0.05 / PARTS)
         )
-        nothing_saved = (mean + wide < -math.log1p(-NEGLIGIBLE))[:, :-1]
-        saved = (mean - half > 0)[:, :-1] & ~nothing_saved
+        nothing_saved = (mean + corrected < -math.log1p(-NEGLIGIBLE))[:, :-1]
+        saved = (mean - half_width > 0)[:, :-1] & ~nothing_saved
         low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
-        near = ((low <= mean - half) & (mean + half <= high))[:, -1]
-        apart = ((mean + wide < low) | (mean - wide > high))[:, -1]
+        # The last part asks whether two losses are comparable.
+        near = ((low <= mean - half_width) & (mean + half_width <= high))[:, -1]
+        apart = ((mean + corrected < low) | (mean - corrected > high))[:, -1]
         return saved.all(1) & near, nothing_saved.any(1) | apart
 
 
@@ -172,7 +178,7 @@ def _per_form(parts: Parts, runs: Sequence[Run], losses: Mapping[str, np.ndarray
         + ", ".join(f"{form} {verdict}" for form, verdict in verdicts.items()),
         {"per form": verdicts},
     )
-    steps = {name: chosen_steps(group)[0] for name, group in by_method(runs).items()}
+    steps = {name: chosen_steps(own_runs)[0] for name, own_runs in by_method(runs).items()}
     parts.note(
         f"chosen step of {OTHER} / that of Adam: {steps[OTHER] / steps['Adam']:.3g}",
         {"step": steps},

@@ -97,6 +97,7 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
         optimizer = optimizer_of(
             trial["optimizer"], lr, problem.objective.parameters, tau=trial["tau"]
         )
+        # A part of the text is (inputs, masked places, answers at these places).
         by_frequency = frequency_loss(trial["text"], trial["words"], problem.parts["test"][2])
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
 
@@ -135,7 +136,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         loss of word frequencies. Other forms of ACClip are variants or notes, which decide nothing.
     """
     parts, losses, accuracies = Parts(), finals(runs, "test_loss"), finals(runs, "test_accuracy")
-    steps = {name: step_words(group) for name, group in by_method(runs).items()}
+    steps = {name: step_words(own_runs) for name, own_runs in by_method(runs).items()}
     by_frequency = last(runs[0], "by_frequency")
     depths = [depth for depth in DEPTHS if f"{depth}, ACClip" in losses]
     questions = PARTS * len(depths)

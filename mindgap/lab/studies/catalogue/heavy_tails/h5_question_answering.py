@@ -38,7 +38,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         forms of ACClip are variants.
     """
     parts, scores = Parts(), {key: finals(runs, f"test_{key}") for key in SCORES}
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         table = {  # score -> its mean and its spread over the seeds
             key: [float(np.mean(scores[key][name])), spread(scores[key][name])] for key in SCORES
         }
@@ -47,8 +47,8 @@ def judge(runs: Sequence[Run]) -> Parts:
             for key, (mean, deviation) in table.items()
         )
         parts.note(
-            f"{name} ({step_words(group)}): {score_words}",
-            {name: {**table, "step": step_words(group)}},
+            f"{name} ({step_words(own_runs)}): {score_words}",
+            {name: {**table, "step": step_words(own_runs)}},
         )
     by_place = float(np.mean([last(run, "by_place") for run in runs]))
     if max(np.mean(scores["exact"][name]) for name in ("Adam", "ACClip")) < 2 * by_place:

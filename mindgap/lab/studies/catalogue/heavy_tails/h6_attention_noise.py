@@ -98,23 +98,24 @@ def judge(runs: Sequence[Run]) -> Parts:
         network should be trained and is not are open; unless another cell refutes the statement,
         it is *not trained* then.
     """
-    parts, answers, groups = Parts(), {}, by_method(runs)
-    gates = _gates(groups)
+    parts, answers, runs_of = Parts(), {}, by_method(runs)
+    gates = _gates(runs_of)
     untrained = {cell for cell, (_, passed, _) in gates.items() if not passed}
     # A crossed cell is called "attention, input, batch n, pipeline".
-    crossed = f"attention, text, batch {BATCHES[0]}, real" in groups
-    for name, group in groups.items():
-        of_seeds = [last(run, "hill_heavier") for run in group]
+    crossed = f"attention, text, batch {BATCHES[0]}, real" in runs_of
+    for name, own_runs in runs_of.items():
+        of_seeds = [last(run, "hill_heavier") for run in own_runs]
         answer = answers[name] = float(np.median(of_seeds)) if crossed else of_nearly_all(of_seeds)
-        row = medians(group, ("hill_index", "settles", "exponent", "largest"))
+        row = medians(own_runs, ("hill_index", "settles", "exponent", "largest"))
         words = (
             f"heavy-tailed {answer_word(answer)}, {index_words(row['hill_index'])} (Hill), "
             f"largest norm {row['largest']:.1f} medians, "
             f"variance settles {answer_word(row['settles'])}"
         )
-        numbers = {name: {"heavier": answer, "seeds": len(group), **row}}
+        numbers = {name: {"heavier": answer, "seeds": len(own_runs), **row}}
         cell = name.split(", batch")[0]
         stated = STATED.get(cell)
+        # Controls and cells of the fixed pipeline are notes.
         if stated is None or name.endswith(PIPELINES[0]):
             parts.note(f"{name}: {words}", numbers)
         elif cell in untrained:
@@ -127,7 +128,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     for cell in asked:
         if {answers[f"{cell}, batch {batch}, real"] for batch in BATCHES} == {0.0, 1.0}:
             parts.decide_nothing(f"{cell}: the size of a minibatch decides the answer")
-    reason = "" if crossed else fixed_design(groups["attention, text"][0].header.settings)
+    reason = "" if crossed else fixed_design(runs_of["attention, text"][0].header.settings)
     if reason:
         parts.decide_nothing(reason)
     refuted = parts.verdict == "does not hold"  # by cells whose networks are trained
@@ -139,7 +140,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def _gates(groups: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, bool, str]]:
+def _gates(runs_of: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, bool, str]]:
     """Cell -> its gate: name, whether it passed in every run, words. None of networks that stand at
     their start.
 
@@ -147,18 +148,19 @@ def _gates(groups: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, bool, st
     not; all others have nothing more to learn than that guess, and must be within :data:`NEAR`.
 
     Args:
-        groups: method -> its runs.
+        runs_of: method -> its runs.
     """
     gates = {}
     for cell in STATED:
         members = (
-            run for name, runs in groups.items() if name.startswith(f"{cell}, ") for run in runs
+            run for name, runs in runs_of.items() if name.startswith(f"{cell}, ") for run in runs
         )
         trained = [run for run in members if run.header.settings.get("state") == STATES[1]]
         if not trained:
             continue
         losses = [last(run, "validation_loss") for run in trained]
         guesses = [last(run, "best_guess") for run in trained]
+        # Nats by which a loss may lie above the guess; negative: it must lie so far below.
         allowed = -LEARNT if cell == READS_OTHERS else NEAR
         words = "at most {:g} nat above" if allowed > 0 else "at least {:g} nat below"
         gates[cell] = (

@@ -97,11 +97,11 @@ def judge(runs: Sequence[Run]) -> Parts:
         :data:`GROWS`, by two standard errors over seeds); GClip's do not (below :data:`FLAT`); the
         median over seeds of GClip's ``q99`` halves between the third reading (step 4) and the last.
     """
-    parts, groups = Parts(), by_method(runs)
-    sgd_slope, sgd_error = _block_slope(groups["SGD"])
-    clip_slope, clip_error = _block_slope(groups["GClip"])
+    parts, runs_of = Parts(), by_method(runs)
+    sgd_slope, sgd_error = _block_slope(runs_of["SGD"])
+    clip_slope, clip_error = _block_slope(runs_of["GClip"])
     early, late = (
-        float(np.median([run.column("q99")[i] for run in groups["GClip"]])) for i in (2, -1)
+        float(np.median([run.column("q99")[i] for run in runs_of["GClip"]])) for i in (2, -1)
     )
     parts.add(
         "SGD's block means grow",

@@ -89,6 +89,7 @@ def _rare_jumps(
         One error per run, shape (replicas,).
     """
     probability = (coordinate_moment / jump) ** alpha
+    # The mean gradient, (1-p)·x/(1-p) - p·J, is 0 at p·J.
     slope, optimum = 1 / (1 - probability), probability * jump
     shape, draws = (replicas, dimension), replicas * dimension
     x, weighted_sum, row_numbers = np.zeros(shape), np.zeros(shape), np.arange(replicas)
@@ -106,7 +107,7 @@ def _rare_jumps(
             norm = np.sqrt(np.einsum("ij,ij->i", gradient, gradient))
             clipped_rows = row_numbers[norm > tau]
             gradient[clipped_rows] *= (tau / norm[clipped_rows])[:, None]
-        gradient *= 4 / (k + 1)
+        gradient *= 4 / (k + 1)  # the theorems' step 4/(μ(k+1))
         x -= gradient
     average = weighted_sum / (horizon * (horizon + 1) / 2)
     return ((average - optimum) ** 2).sum(1) / 2
@@ -121,10 +122,12 @@ def judge_dimension(runs: Sequence[Run]) -> Parts:
         (the printed bound has 2/α).
     """
     alpha, fits, parts = runs[0].header.settings["alpha"], {}, Parts()
-    for name, group in by_method(runs).items():
-        d = np.array(group[0].column("dimension"))
-        error = np.mean([run.column("error") for run in group], axis=0)  # one per dimension
-        se = np.sqrt(np.sum([np.square(run.column("se")) for run in group], axis=0)) / len(group)
+    for name, own_runs in by_method(runs).items():
+        d = np.array(own_runs[0].column("dimension"))
+        error = np.mean([run.column("error") for run in own_runs], axis=0)  # one per dimension
+        se = np.sqrt(np.sum([np.square(run.column("se")) for run in own_runs], axis=0)) / len(
+            own_runs
+        )
         exponent, fit_error = slope(np.log(d), np.log(error))
         # Sampling error of the slope from the errors' own standard errors, added to the fit's.
         centred = np.log(d) - np.log(d).mean()

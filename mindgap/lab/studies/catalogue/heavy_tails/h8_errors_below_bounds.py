@@ -41,7 +41,7 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
             threshold = partial(theory.cclip_threshold, coordinate_moment)
 
         def gradient(x: np.ndarray, k: int) -> np.ndarray:
-            """The gradient of μ‖x - optimum‖²/2 plus noise of the law."""
+            """The gradient of μ‖x - optimum‖²/2 plus noise of this cell's law, at any step k."""
             return mu * (x - optimum) + law.sample(rng, x.shape)  # noqa: B023
 
         with trial.timed():

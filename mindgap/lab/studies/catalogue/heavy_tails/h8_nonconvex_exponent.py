@@ -70,9 +70,9 @@ def judge_nonconvex(runs: Sequence[Run]) -> Parts:
         Certified counterexamples to printed sentences are further parts *as printed*.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
-        fits = exponents(group, "K")  # α -> exponent of ‖∇f‖², standard error
-        largest_ratio = max(value for run in group for value in run.column("ratio"))
+    for name, own_runs in by_method(runs).items():
+        fits = exponents(own_runs, "K")  # α -> exponent of ‖∇f‖², standard error
+        largest_ratio = max(value for run in own_runs for value in run.column("ratio"))
         # Exponents of ‖∇f‖; those of the fits are for ‖∇f‖², twice as large.
         stated = {alpha: -(alpha - 1) / (3 * alpha - 2) for alpha in fits}
         words = ", ".join(

@@ -40,8 +40,8 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
     with trial.timed():  # shape (horizons, alphas, jumps)
         errors = averaged_error(
             RareJump(alphas, jumps),
-            lambda k: trial["step_factor"] * 4 / (k + 1),
-            lambda k: k**power,
+            lambda k: trial["step_factor"] * 4 / (k + 1),  # step
+            lambda k: k**power,  # threshold
             horizons,
         )
     for number, alpha in enumerate(trial["alphas"]):
@@ -74,10 +74,11 @@ def _sample_error(
     probability, slope = float(problem.probability), float(problem.slope)
     rng = trial.numpy_generator(f"jumps {alpha} {k}")
     averages = weighted_average_runs(
+        # The stochastic gradient: a jump with probability p, else a multiple of x.
         lambda x, step: np.where(rng.random(x.shape) < probability, -jump, slope * x),
         np.zeros((trial["replicas"], 1)),
-        lambda step: trial["step_factor"] * 4 / (step + 1),
-        lambda step: float(step) ** power,
+        lambda step: trial["step_factor"] * 4 / (step + 1),  # step size
+        lambda step: float(step) ** power,  # threshold
         [k],
         method="gclip",
     )
@@ -93,9 +94,9 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
         errors. The threshold of the proof decides the reading *as corrected*, the other one *as
         printed*. A last part asks whether sampled runs agree with the exact recursion.
     """
-    parts, groups = Parts(), by_method(runs)
-    for name, group in groups.items():
-        fits = exponents(group, "k")  # α -> exponent, standard error
+    parts, runs_of = Parts(), by_method(runs)
+    for name, own_runs in runs_of.items():
+        fits = exponents(own_runs, "k")  # α -> exponent, standard error
         words = ", ".join(
             f"α={alpha:g}: {exponent:.3f}±{2 * error:.3f} (stated {-2 * (alpha - 1) / alpha:.3f})"
             for alpha, (exponent, error) in fits.items()
@@ -115,7 +116,7 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
             },
             reading="as printed" if name == PRINTED else "as corrected",
         )
-    largest_gap = _disagreement(groups[PROVED])
+    largest_gap = _disagreement(runs_of[PROVED])
     parts.add(
         "sampled runs agree with the recursion",
         holds=largest_gap <= MOST_ERRORS,

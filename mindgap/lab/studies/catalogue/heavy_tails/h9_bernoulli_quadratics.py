@@ -54,9 +54,11 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.nda
     problem = theory.BernoulliQuadratic(alpha, epsilon, nu)
     rng = trial.numpy_generator(f"coins {alpha} {k} {nu}")
     averages = theory.weighted_average_runs(
+        # The stochastic gradient, with a coin per run.
         lambda x, step: problem.stochastic_gradient(x, rng.random(x.shape) < problem.probability),
         np.full((trial["replicas"], 1), 0.25),
-        lambda step: 4 / (step + 1),
+        lambda step: 4 / (step + 1),  # step size
+        # Threshold; infinite: SGD, which clips nothing.
         lambda step: float(step) ** (1 / alpha) if trial["rule"] == "gclip" else math.inf,
         [k],
         method="cclip",  # which is GClip in one dimension

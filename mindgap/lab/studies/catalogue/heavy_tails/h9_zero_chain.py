@@ -37,6 +37,7 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
                 norms = np.linalg.norm(exact, axis=1)
                 upper_end = norms.mean() + 4 * norms.std() / math.sqrt(len(norms))
                 least_norm = min(least_norm, float(upper_end))
+                # 1: the oracle shows the run's next coordinate. The oracle reads unscaled points.
                 coins = (rng.random(len(x)) < chain.probability).astype(float)
                 gradient = chain.oracle.with_noise(exact, x / chain.scale, coins)
                 x = x - trial["step"] * _direction(trial["rule"], gradient, chain)

@@ -91,7 +91,7 @@ def _run_on_quadratic(trial: Trial, L: float, epsilon: float) -> tuple[Row, Any]
     Returns:
         The columns of :func:`_run_ingd` with ``distance``, and the target with L, Δ, δ, ε and γ.
     """
-    start = 10 * epsilon / L * np.array([0.6, -0.8])
+    start = 10 * epsilon / L * np.array([0.6, -0.8])  # a direction of length 1
     delta = 0.999 * trial["radius_factor"] * one_inner_step_radius(L, epsilon)
     target = NonsmoothTarget(
         11 * epsilon, L / 2 * float(start @ start), delta, epsilon, trial["gamma"]
@@ -132,7 +132,7 @@ def _run_ingd(
     )
 
     def closure() -> torch.Tensor:
-        """Set the gradient at the point and return the value there."""
+        """Ask the oracle at x, which INGD moves: set the gradient there and return the value."""
         value, gradient = oracle(x.detach().numpy())
         x.grad = torch.from_numpy(np.asarray(gradient))
         return torch.tensor(float(value), dtype=torch.float64)
@@ -164,7 +164,7 @@ def judge_ingd(runs: Sequence[Run]) -> Parts:
     """
     parts, table = Parts(), rows_by_method(runs)
     gamma = runs[0].header.settings["gamma"]
-    rows = [row for group in table.values() for row in group]
+    rows = [row for of_method in table.values() for row in of_method]
     too_late = [not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]
     share_too_late = float(np.mean(too_late))
     largest_share = max(row["oracle_calls"] / row["bound_printed"] for row in rows)

@@ -142,8 +142,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     accuracy: dict[str, np.ndarray] = {}
     factors: dict[str, list[float]] = {}
-    for name, group in by_seed(runs).items():
-        picked = [_row_of_best_factor(run) for run in group]
+    for name, own_runs in by_seed(runs).items():
+        picked = [_row_of_best_factor(run) for run in own_runs]
         accuracy[name] = np.array([row["test_accuracy"] for row in picked])
         factors[name] = [row["factor"] for row in picked]
     sgd, adam = (

@@ -46,14 +46,16 @@ def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
     }
 
     def algorithm(oracle: Any, start: float) -> float:
-        """Run the optimizer on one variable from ``start``, on the oracle's answers alone; returns
-        where it ends.
+        """Run the named optimizer on one variable from ``start``, on the oracle's answers alone;
+        returns where it ends. The oracle raises ``OutOfCalls`` after so many ``calls``.
         """
         x = torch.tensor([start], dtype=torch.float64, requires_grad=True)
         optimizer: Any = make[name]([x])
 
         def closure() -> torch.Tensor:
-            """Ask the oracle at the point; one that gives no value is taken to say 0."""
+            """Ask the oracle at x, which the optimizer moves: set the gradient there and return the
+            value. An oracle that gives the gradient alone is taken to say 0.
+            """
             answer = oracle(float(x.detach()))
             value, gradient = answer if isinstance(answer, tuple) else (0.0, answer)
             x.grad = torch.tensor([gradient], dtype=torch.float64)
@@ -162,7 +164,7 @@ def judge_adversary(runs: Sequence[Run]) -> Parts:
         function shown agrees with the answers and belongs to the class.
     """
     parts, table = Parts(), rows_by_method(runs)
-    rows = [row for group in table.values() for row in group]
+    rows = [row for of_method in table.values() for row in of_method]
     smallest = min(row["best_distance"] for row in rows)
     undefeated = sorted(
         name for name, games in table.items() if min(game["best_distance"] for game in games) < 1

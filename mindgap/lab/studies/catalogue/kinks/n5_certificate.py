@@ -26,8 +26,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         point fails, open with fewer than :data:`ENOUGH` of them. ``shown`` is not judged.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
-        last_rows = [run.rows[-1] for run in group]
+    for name, own_runs in by_method(runs).items():
+        last_rows = [run.rows[-1] for run in own_runs]
         # Counter -> its sum over the runs.
         count = {counter: sum(row[counter] for row in last_rows) for counter in last_rows[0]}
         parts.add(

@@ -121,9 +121,9 @@ def judge(runs: Sequence[Run]) -> Parts:
     from scipy.stats import binom
 
     parts = Parts()
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         shares: dict[str, float] = {}  # quantity -> share of readings that agree
-        rows = [row for run in group for row in run.rows]
+        rows = [row for run in own_runs for row in run.rows]
         earlier: list[str] = []  # what the earlier rule says, where it differs
         for quantity in QUANTITIES:
             words = quantity.replace("_", " ")
@@ -149,7 +149,7 @@ def judge(runs: Sequence[Run]) -> Parts:
                 f"{', '.join(earlier)} readings agree"
             )
         (first_norm, last_norm), (first_loss, last_loss) = (
-            [float(np.median([run.column(column)[i] for run in group])) for i in (0, -1)]
+            [float(np.median([run.column(column)[i] for run in own_runs])) for i in (0, -1)]
             for column in ("gradient_norm_unbiased", "loss")
         )
         parts.note(

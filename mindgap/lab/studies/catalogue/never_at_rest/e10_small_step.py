@@ -35,7 +35,7 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     all_x, all_y = x.expand(chains, -1, -1), y.expand(chains, -1)
 
     def loss_of(weights: list[Any]) -> Any:
-        """The loss with weight decay over all samples, one number per chain."""
+        """The loss over all samples with the decay γ/2 ‖weights‖², one number per chain."""
         decay = sum(matrix.square().sum(dim=(1, 2)) for matrix in weights) * gamma / 2
         return net.loss(weights, all_x, all_y) + decay
 
@@ -50,6 +50,7 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
             for matrix, gradient in zip(weights, gradients)
         ]
 
+    # Of η: SGD's own step, then the fractions c, which a ``direction`` of -1 turns round.
     shares = [1.0, *(trial["direction"] * fraction for fraction in trial["c"])]
     snapshots = []
     for step in range(1, trial["burn_in"] + trial["snapshots"] * trial["every"] + 1):

@@ -48,10 +48,12 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     """
     run = gpu.statistics_run(trial, "e11")
     lr = trial["lr"]
-    burn_in = trial["steps"] // trial["every"] // 2
+    burn_in = trial["steps"] // trial["every"] // 2  # half of the number of rows
 
     def read(number: int) -> Row:
-        """Gradients and sharpness on m fresh samples, in the last half of the run alone."""
+        """Gradients and sharpness on m fresh samples, in the last half of the run alone: from row
+        ``burn_in`` on.
+        """
         batches = run.draw(trial["m"], number) if number >= burn_in else []
         return {**run.gradients(batches), **run.sharpness(batches)} if batches else {}
 
@@ -122,17 +124,17 @@ def judge(runs: Sequence[Run]) -> Parts:
         Three parts per network (:func:`_judge_network`); inconclusive where fewer than two steps of
         a network settled.
     """
-    parts, groups = Parts(), by_method(runs)
-    networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
-    for name, group in groups.items():
+    parts, runs_of = Parts(), by_method(runs)
+    networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in runs_of}
+    for name, own_runs in runs_of.items():
         late_rows = [
-            row for run in group for row in run.rows[len(run.rows) // 2 :] if "ratio" in row
+            row for run in own_runs for row in run.rows[len(run.rows) // 2 :] if "ratio" in row
         ]
         medians = {
             key: float(np.median([row[key] for row in late_rows]))
             for key in ("ratio", "mended_ratio", "edge", "sharpness")
         }
-        settled = has_settled(np.mean([run.column("loss") for run in group], axis=0))
+        settled = has_settled(np.mean([run.column("loss") for run in own_runs], axis=0))
         parts.note("", {name: {**medians, "settled": settled}})
         if settled:
             networks[name.split(",")[0]].append({"lr": late_rows[0]["lr"], **medians})

@@ -32,17 +32,19 @@ def judge_images(runs: Sequence[Run]) -> Parts:
         seeds: the last quarter of the longer runs has no lower norm than their stretch up to where
         the other runs end; the smaller step has the larger norm, noise and sharpness.
     """
-    parts, groups = shared_parts(runs, schedule=DROPS, periods={DROPS: 3}), by_seed(runs)
+    parts, runs_of = shared_parts(runs, schedule=DROPS, periods={DROPS: 3}), by_seed(runs)
     common_end = 0.3  # the share of the longer runs at which the other runs end
-    late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
+    late_norms = {
+        name: late_levels(own_runs, "gradient_square") for name, own_runs in runs_of.items()
+    }
     earlier_norms = [
-        level(run, "gradient_square", 0.75 * common_end, common_end) for run in groups[LONG]
+        level(run, "gradient_square", 0.75 * common_end, common_end) for run in runs_of[LONG]
     ]
     parts.ratio(
         "longer training does not lower the norm", late_norms[LONG], earlier_norms, NO_LOWER
     )
     parts.ratio("a smaller step gives a larger norm", late_norms[LONG], late_norms[FULL], 1.0)
-    more_at_a_smaller_step(parts, groups, LONG, FULL)
+    more_at_a_smaller_step(parts, runs_of, LONG, FULL)
     return parts
 
 

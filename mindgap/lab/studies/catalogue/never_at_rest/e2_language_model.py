@@ -34,10 +34,12 @@ def judge_language(runs: Sequence[Run]) -> Parts:
         each pair of neighbours in :data:`CONSTANT`, norm, noise and sharpness are larger at the
         smaller step.
     """
-    parts, groups = shared_parts(runs, schedule=COSINE, periods={}), by_seed(runs)
-    late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
-    for name, group in groups.items():
-        earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in group]
+    parts, runs_of = shared_parts(runs, schedule=COSINE, periods={}), by_seed(runs)
+    late_norms = {
+        name: late_levels(own_runs, "gradient_square") for name, own_runs in runs_of.items()
+    }
+    for name, own_runs in runs_of.items():
+        earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in own_runs]
         parts.ratio(
             f"{name}: the norm does not decrease", late_norms[name], earlier_norms, NO_LOWER
         )
@@ -45,7 +47,7 @@ def judge_language(runs: Sequence[Run]) -> Parts:
         parts.ratio(
             f"{small}: a larger norm than {large}", late_norms[small], late_norms[large], 1.0
         )
-        more_at_a_smaller_step(parts, groups, small, large)
+        more_at_a_smaller_step(parts, runs_of, small, large)
     return parts
 
 

@@ -38,7 +38,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         """Loss, noise, accuracy and gradient norm of the whole data. Where images are augmented the
         squared norm is the inner product of the gradients of two draws, which has no bias.
         """
-        batches = run.draw(0, number)
+        batches = run.draw(0, number)  # 0: all training images once
         row = run.gradients(batches, exact=True)
         if trial["augment"]:
             gradient = run.statistics.gradient(batches)
@@ -98,10 +98,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts, shares = Parts(), {}  # method -> one share per seed
     accuracies: dict[str, list[float]] = {}
-    for name, group in by_method(runs).items():
-        norms = np.array([run.column("gradient_norm") for run in group])
+    for name, own_runs in by_method(runs).items():
+        norms = np.array([run.column("gradient_norm") for run in own_runs])
         shares[name] = norms[:, -1] / norms[:, 0]
-        accuracies[name] = [last(run, "train_accuracy") for run in group]
+        accuracies[name] = [last(run, "train_accuracy") for run in own_runs]
         first_norm, last_norm = float(np.median(norms[:, 0])), float(np.median(norms[:, -1]))
         parts.note(
             f"{name}: {np.median(accuracies[name]):.1%} of the training data right, gradient norm "

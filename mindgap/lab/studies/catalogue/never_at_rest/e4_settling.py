@@ -61,10 +61,11 @@ def _on_device(trial: Trial) -> Iterator[Row]:
             yield {
                 "order": repeat,
                 "samples": estimate.samples,
-                **_deviations(estimate, on_all, QUANTITIES[:-1]),
+                **_deviations(estimate, on_all, QUANTITIES[:-1]),  # without the sharpness
             }
         norms: dict[int, float] = {}  # samples -> sharpness, the norm of the Hessian
         vector = None  # each search starts from the vector that the last one found
+        # Numbers of batches, each about half of the next; the last has ``sharp_m`` samples.
         for count in sorted({max(trial["sharp_m"] // size >> k, 1) for k in range(20)}):
             norms[count * size], vector = run.statistics.sharpness(
                 batches[:count], tol=trial["sharp_tol"], start=vector, seed=trial.seed

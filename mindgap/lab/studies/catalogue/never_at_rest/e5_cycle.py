@@ -124,10 +124,12 @@ def cluster_widths(points: Sequence[tuple[float, float]]) -> list[float]:
     array = np.asarray(points, dtype=float)
     unassigned, widths = set(range(len(array))), []
     while unassigned:
+        # A group grows from one point; the frontier are the points that joined it last.
         group, frontier = set(), {min(unassigned)}
         while frontier:
             group |= frontier
-            # Whether a point lies near some point of the frontier.
+            # Of every point, whether it lies near some point of the frontier: the differences have
+            # the shape (points, frontier, 2), and the larger coordinate of each is its gap.
             reached = np.abs(array[:, None] - array[sorted(frontier)]).max(2).min(1) < GAP
             frontier = {int(i) for i in np.flatnonzero(reached)} - group
         unassigned -= group

@@ -93,7 +93,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
             optimizer.zero_grad()
             value = objective.value(batch)
             value.backward()
-        loss = fixed_loss = float(value.detach())
+        loss = fixed_loss = float(value.detach())  # of the control they are the same loss
         if step > burn_in and trial["batch"]:
             with torch.no_grad():
                 fixed_loss = float(objective.value(fixed))
@@ -150,14 +150,14 @@ def judge(runs: Sequence[Run]) -> Parts:
         Inconclusive where a network has not settled or the control oscillates in any seed.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
+    for name, own_runs in by_method(runs).items():
         control = name == CONTROL
-        if not control and not all(has_settled(run.column("loss")) for run in group):
+        if not control and not all(has_settled(run.column("loss")) for run in own_runs):
             parts.decide_nothing(f"{name} has not settled")
         for column, title in SERIES.items():
             if control and column == "fixed":  # its batch is the fixed samples
                 continue
-            shapes = [shape_of(run.column(column)) for run in group]
+            shapes = [shape_of(run.column(column)) for run in own_runs]
             oscillates = np.array(
                 [shape["ratio"] < RATIO and shape["path_ratio"] < PATH_RATIO for shape in shapes]
             )
@@ -166,7 +166,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             words = (
                 f"the trend is {medians['ratio']:.2g} times the oscillation, "
                 f"{medians['path_ratio']:.1%} of the way leads on, the running average keeps "
-                f"{medians['left']:.0%} of the oscillation; of {len(group)} seeds "
+                f"{medians['left']:.0%} of the oscillation; of {len(own_runs)} seeds "
                 f"{oscillates.sum()} oscillate and {smooth.sum()} have a smooth average"
             )
             numbers = {

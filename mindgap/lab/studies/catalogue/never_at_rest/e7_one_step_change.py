@@ -69,17 +69,17 @@ def judge_change(runs: Sequence[Run]) -> Parts:
         at most the setting ``delta``.
     """
     parts = Parts()
-    for method, group in by_method(runs).items():
-        share_over = float(max(np.mean([run.column("over") for run in group], axis=0)))
-        rms = np.mean([run.column("rms") for run in group], axis=0)
-        power, error = slope(np.log(group[0].column("step")), np.log(rms))
+    for method, own_runs in by_method(runs).items():
+        share_over = float(max(np.mean([run.column("over") for run in own_runs], axis=0)))
+        rms = np.mean([run.column("rms") for run in own_runs], axis=0)
+        power, error = slope(np.log(own_runs[0].column("step")), np.log(rms))
         as_stated = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
         parts.add(
             f"{method}: falls like n^-1/2", holds=as_stated, words=f"n^{power:.3f}±{error:.3f}"
         )
         parts.add(
             f"{method}: below the bound",
-            holds=share_over <= group[0].header.settings["delta"],
+            holds=share_over <= own_runs[0].header.settings["delta"],
             words=f"over it in at most {share_over:.1%} of the runs",
             numbers={method: {"power": power, "error": error, "over": share_over}},
         )

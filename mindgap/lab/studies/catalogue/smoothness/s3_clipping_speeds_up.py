@@ -109,7 +109,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         One part per pair of :data:`PAIRS` that ran: yes where the 95 % interval of the difference
         lies below 0, no where less than the share :data:`NEGLIGIBLE` of the loss is saved.
     """
-    parts, groups = Parts(), by_method(runs)
+    parts, runs_of = Parts(), by_method(runs)
     heights = finals(runs, "score")
     for name, rival in PAIRS:
         if name not in heights:
@@ -117,7 +117,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         gap = mean_interval(heights[name] - heights[rival])
         nothing_saved = gap.low > math.log1p(-NEGLIGIBLE)
         # Method -> median step and median last loss.
-        ends = {method: medians(groups[method], ("lr", "loss")) for method in (name, rival)}
+        ends = {method: medians(runs_of[method], ("lr", "loss")) for method in (name, rival)}
         words = [
             f"{method}: step {end['lr']:g}, last loss {end['loss']:.3g}"
             for method, end in ends.items()

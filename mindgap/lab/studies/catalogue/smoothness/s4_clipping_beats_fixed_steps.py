@@ -70,8 +70,8 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
         :data:`NEAR` and two standard errors; no count of GD lies below the lower bound as printed;
         no count of clipped GD lies above the upper bound.
     """
-    parts, groups = Parts(), by_method(runs)
-    fixed, clipped = (groups[name][0] for name in ("GD, best fixed step", "clipped GD"))
+    parts, runs_of = Parts(), by_method(runs)
+    fixed, clipped = (runs_of[name][0] for name in ("GD, best fixed step", "clipped GD"))
     counts, M, product, lower = (
         np.array(fixed.column(name)) for name in ("count", "M", "product", "lower_bound")
     )

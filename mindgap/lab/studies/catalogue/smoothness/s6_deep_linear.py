@@ -28,6 +28,7 @@ def loop_networks(trial: Trial) -> Iterator[Row]:
 
     rng = trial.numpy_generator("network")
     if trial["valley"]:
+        # Two weights, one sample (1, 1): the loss is 0 where the product of the weights is 1.
         network = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
         points = [network.valley(t) for t in np.geomspace(1, trial["farthest"], 13)]
     else:

@@ -53,9 +53,9 @@ def judge_polynomials(runs: Sequence[Run]) -> Parts:
         the median exponent and within 0.1; ``relaxed`` exceeds ``L0`` in no row.
     """
     parts = Parts()
-    for name, group in by_method(runs).items():
-        degree = group[0].header.settings["degree"]
-        rows = [row for run in group for row in run.rows]
+    for name, own_runs in by_method(runs).items():
+        degree = own_runs[0].header.settings["degree"]
+        rows = [row for run in own_runs for row in run.rows]
         above = sum(row["relaxed"] > row["L0"] * (1 + 1e-9) for row in rows)
         radii = sorted({row["radius"] for row in rows})[-2:]  # the two largest
         # A row per run, polynomial and radius, in this order: pairs of a polynomial's two values.

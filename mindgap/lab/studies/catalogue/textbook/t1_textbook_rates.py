@@ -45,10 +45,10 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
     convex += [(SmoothConvex(L), trial["accuracies"][-1], "L", L) for L in trial["smoothness"]]
     # Heavy-ball has no rate on convex functions; the worst quadratic is the same for every seed.
     cells = strongly_convex if name == "heavy-ball" else strongly_convex + convex
-    for constants, epsilon, axis, at in cells if trial.seed == 0 else []:
+    for constants, epsilon, axis, place in cells if trial.seed == 0 else []:
         with trial.timed():
             count, bound = _step_count(name, constants, epsilon, trial["step_factor"])
-        yield {"part": axis, "at": at, "iterations": count, "bound": bound}
+        yield {"part": axis, "at": place, "iterations": count, "bound": bound}
     with trial.timed():
         yield {"part": "random", "worst_ratio": _worst_random_ratio(trial)}
 
@@ -91,10 +91,12 @@ def _worst_random_ratio(trial: Trial) -> float:
         curvature = np.exp(  # spectra, shape (functions, dimension)
             rng.uniform(-math.log(Q), 0, size=(trial["functions"], trial["dimension"]))
         )
+        # Both ends of the spectrum occur in every function.
         curvature[:, 0], curvature[:, 1] = constants.mu, constants.L
         start = rng.standard_normal(curvature.shape)
         start /= np.linalg.norm(start, axis=1, keepdims=True)
         alpha, beta = parameters(name, constants)
+        # Yields what is left of every mode after 0, 1, ... steps, as a factor on its start.
         amplitude = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
         bound = gd_gap_printed if name == "gd" else nesterov_gap
         for k in range(trial["steps"]):
@@ -116,8 +118,8 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
         exponents are asked twice: as printed (L¹) and as corrected (√L).
     """
     parts = Parts()
-    for method, group in by_method(runs).items():
-        rows_of = grouped((row["part"], row) for row in group[0].rows if row["part"] != "random")
+    for method, own_runs in by_method(runs).items():
+        rows_of = grouped((row["part"], row) for row in own_runs[0].rows if row["part"] != "random")
         powers = {axis: _fitted_power(rows) for axis, rows in rows_of.items()}
         # Steps grow like Q, 1/ε and L with GD, like their roots with the accelerated methods.
         corrected = dict.fromkeys(powers, 1.0 if method == "GD" else 0.5)
@@ -138,7 +140,7 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
             row["iterations"] <= row["bound"] for rows in rows_of.values() for row in rows
         )
         largest_ratio = max(
-            row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random"
+            row["worst_ratio"] for run in own_runs for row in run.rows if row["part"] == "random"
         )
         parts.add(
             f"{method}: below its bounds",

@@ -37,15 +37,15 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     gains = {}  # problem -> interval of the gain
     for problem in ("network", "convex"):
-        groups = by_seed(run for run in runs if run.header.method.startswith(problem))
+        runs_of = by_seed(run for run in runs if run.header.method.startswith(problem))
         final_gaps = {  # rule -> one gap per seed
-            rule: [last(run, "gap") for run in groups[f"{problem}, {rule}"]]
+            rule: [last(run, "gap") for run in runs_of[f"{problem}, {rule}"]]
             for rule in ("SGD", "SVRG")
         }
         logs = np.log(final_gaps["SGD"]) - np.log(final_gaps["SVRG"])
         gain = gains[problem] = mean_interval(logs, miss=ONE_SIDED)
         errors = {
-            rule: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {rule}"]]))
+            rule: float(np.mean([last(run, "test_error") for run in runs_of[f"{problem}, {rule}"]]))
             for rule in final_gaps
         }
         median_gaps = {rule: float(np.median(values)) for rule, values in final_gaps.items()}
