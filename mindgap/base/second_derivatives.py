@@ -119,7 +119,9 @@ def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        # Takes the arguments of torch's function.
+        """The convolution over ``dimensions`` of space, by ``_Convolution``; takes the arguments of
+        torch's function, and gives None where torch must do it.
+        """
         if isinstance(padding, str) or not _is_covered(input, weight, bias):
             return None
         if not input.ndim == weight.ndim == dimensions + 2:  # an input without a batch axis
@@ -204,8 +206,8 @@ def _saving_hooks() -> Any:
     Checkpointing sets its own: other hooks than at the block's begin mean a checkpointed part.
     Where this torch has no such function, a new object each time, so that no two are equal.
     """
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return object() if top is None else top(False)
+    innermost_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return object() if innermost_hooks is None else innermost_hooks(False)
 
 
 def _per_dimension(size: Any, dimensions: int) -> list[int]:
@@ -250,7 +252,8 @@ class _Convolution(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
-        # Derivatives by x, w and b (None where not needed), and None for the geometry.
+        # Derivatives by x, w and b (None where not needed), and None for the geometry. The saved
+        # tensors are x and w.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _ConvolutionGradient.apply(
             grad_y, *ctx.saved_tensors, ctx.geometry, ctx.bias_shape, wanted
@@ -304,9 +307,9 @@ class _ConvolutionGradient(Function):
             by_w = first_backward(cot_x, w, 1) if needs_w else None
         if cot_w is not None:
             by_x = first_backward(x, cot_w, 0) if needs_x else None
-            if needs_grad_y:
+            if needs_grad_y:  # cot_b goes in as the bias
                 by_grad_y = _add(by_grad_y, aten.convolution(x, cot_w, cot_b, *ctx.geometry))
-        elif cot_b is not None and needs_grad_y:
+        elif cot_b is not None and needs_grad_y:  # without cot_w no convolution has added it
             by_grad_y = _add(by_grad_y, _over_channels(cot_b, grad_y).expand_as(grad_y))
         return by_grad_y, by_x, by_w, None, None, None
 
@@ -325,7 +328,8 @@ class _BatchNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
-        # Derivatives by x, w and b (None where not needed), and None for mean, variance and eps.
+        # Derivatives by x, w and b (None where not needed), and None for mean, variance and eps. The
+        # saved tensors are x, w, mean and variance.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _BatchNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.eps, wanted)
         return *grads, None, None, None
@@ -366,7 +370,7 @@ class _BatchNormGradient(Function):
         needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
         by_grad_y = by_x = by_w = None
         if cot_w is not None:
-            if needs_grad_y:
+            if needs_grad_y:  # s (x - mean) cot_w + cot_b
                 by_grad_y = _normalise_batch(x, cot_w, cot_b, mean, variance, eps)
             if needs_x:
                 by_x = grad_y * _over_channels(cot_w * (variance + eps).rsqrt(), grad_y)
@@ -424,7 +428,8 @@ class _LayerNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
-        # Derivatives by x, w and b (None where not needed), and None for shape and eps.
+        # Derivatives by x, w and b (None where not needed), and None for shape and eps. The saved
+        # tensors are x, w, and the mean and s = 1 / sqrt(var x + eps) of the forward pass.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _LayerNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.shape, ctx.eps, wanted)
         return *grads, None, None
@@ -480,10 +485,11 @@ class _LayerNormGradient(Function):
 
         if cot_w is not None:
             if needs_grad_y:
+                # z cot_w + cot_b, by the kernel of the forward pass.
                 by_grad_y = aten.native_layer_norm(x, ctx.shape, cot_w, cot_b, ctx.eps)[0]
             by_x = project_and_scale(grad_y, cot_w) if needs_x else None
         elif cot_b is not None and needs_grad_y:
-            by_grad_y = cot_b.expand_as(grad_y).clone()
+            by_grad_y = cot_b.expand_as(grad_y).clone()  # ``_add`` may write into it
         if cot_x is not None:
             if needs_grad_y or needs_w:
                 projected = project_and_scale(cot_x, None)
@@ -515,9 +521,10 @@ def _layer_norm_second_derivative(
         c: w grad_y, made by the caller, and overwritten where no graph is built.
         shape: sizes of the last dimensions, over which the norm and all means go.
     """
-    last = tuple(range(-len(shape), 0))
+    last = tuple(range(-len(shape), 0))  # the dimensions of the norm
 
     def mean(values: Tensor) -> Tensor:
+        """The mean over the dimensions of the norm, which stay as dimensions of size 1."""
         return values.mean(last, keepdim=True)
 
     if torch.is_grad_enabled():
@@ -539,11 +546,13 @@ class _Gelu(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        # y = x Phi(x).
         ctx.save_for_backward(x)
         return aten.gelu(x)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
+        # The derivative by x, which is the one saved tensor.
         return _GeluGradient.apply(grad_y, *ctx.saved_tensors)
 
 
@@ -556,6 +565,7 @@ class _GeluGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, grad_y: Tensor, x: Tensor) -> Tensor:
+        # grad_x = grad_y y'(x); what the second derivative needs is computed now and kept.
         ctx.save_for_backward(grad_y, x, _gelu_second_derivative(grad_y, x))
         return aten.gelu_backward(grad_y, x)
 

@@ -334,7 +334,8 @@ class _Surveyor:
         Args:
             optimizer: a torch optimizer, or None.
         """
-        searches = 1 if optimizer is None else 2  # they share a quarter of the time
+        # An optimizer's threshold may need a search of its own; both share a quarter of the time.
+        searches = 1 if optimizer is None else 2
         reading = sharpness(
             self.objective,
             batches,
@@ -347,7 +348,7 @@ class _Surveyor:
         sentence = describe_sharpness(reading)
         sentence += f"; {reading.unknown}" if reading.unknown else ""
         low, high = reading.interval
-        high = high if reading.converged else math.inf
+        high = high if reading.converged else math.inf  # a Ritz value lies below the eigenvalue
         line = SurveyLine("sharpness", sentence, reading.value, low, high)
         return (
             [line] if reading.stability is None else [line, _edge_line(reading, reading.stability)]
@@ -399,11 +400,11 @@ class _Surveyor:
 
     def read_stationarity(self, batches: list[Any], delta: float) -> list[SurveyLine]:
         """The line on the Goldstein distance in a ball of radius ``delta``, from 16 gradients."""
-        found = goldstein_distance(self.objective, batches, delta, samples=16, seed=self.seed)
+        distance = goldstein_distance(self.objective, batches, delta, samples=16, seed=self.seed)
         sentence = (
-            f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
+            f"some mean of gradients within {delta:g} of here has norm {distance.bound:.3g} or less"
         )
-        return [SurveyLine("Goldstein distance", sentence, found.bound)]
+        return [SurveyLine("Goldstein distance", sentence, distance.bound)]
 
 
 def _settled_in_words(settled: dict[str, bool]) -> str:
@@ -412,12 +413,12 @@ def _settled_in_words(settled: dict[str, bool]) -> str:
     Args:
         settled: quantity -> whether the samples suffice; empty where there were too few batches.
     """
-    words = []
-    for beginning, kind in (("enough samples for", True), ("too few for", False)):
-        names = [name.replace("_", " ") for name, suffice in settled.items() if suffice is kind]
+    clauses = []
+    for beginning, enough in (("enough samples for", True), ("too few for", False)):
+        names = [name.replace("_", " ") for name, suffice in settled.items() if suffice is enough]
         if names:
-            words.append(f"{beginning} {', '.join(names)}")
-    return "; ".join(words) or "not known from so few batches"
+            clauses.append(f"{beginning} {', '.join(names)}")
+    return "; ".join(clauses) or "not known from so few batches"
 
 
 def _edge_line(reading: Sharpness, edge: Stability) -> SurveyLine:
@@ -471,12 +472,13 @@ def _histogram_figure(sample: NoiseSample, alpha: float, seed: int) -> dict[str,
     coordinates = max(1, min(32, round(dimension)))  # of the stable noise; more look alike
     stable = np.sqrt(np.square(stable_draws(index_drawn, (draws, coordinates), rng)).sum(axis=1))
     stable *= np.median(norms) / np.median(stable)
+    # The bins reach beyond all norms and nearly all Gaussian draws; stable ones may lie outside.
     largest = 1.2 * max(float(norms.max()), float(np.quantile(gaussian, 0.999)))
     edges = np.linspace(0.0, largest if largest > 0 else 1.0, 41)
     bin_widths = np.diff(edges)
 
     def density(values: np.ndarray) -> list[float]:
-        # Share of the values in each bin over the bin's width.
+        """Share of the values in each bin over the bin's width."""
         return (np.histogram(values, edges)[0] / len(values) / bin_widths).tolist()
 
     return {
@@ -506,6 +508,7 @@ def _dimension(sample: NoiseSample) -> float:
     trace = float(np.mean(sample.norms**2))
     if samples < 3 or trace == 0:
         return 1.0
+    # tr C² / (tr C)², by the mean over the M (M - 1) pairs of different minibatches.
     alignment = squares_between / (samples * (samples - 1)) / trace**2 - 1 / signs
     return float(np.clip(1 / max(alignment, 1e-4), 1.0, 1e4))
 

@@ -184,7 +184,8 @@ def lanczos(
                 )
                 for place, error, ritz_vector in zip(places, errors, weights @ vectors[:basis_size])
             )
-            assumed = top.value - (known_gap or 0.0) * abs(top.value)  # of one vector alone
+            # One vector alone has no second Ritz value: that of the known gap stands for it.
+            assumed = top.value - (known_gap or 0.0) * abs(top.value)
             second = float(ritz_values[-2]) if basis_size > 1 else assumed
             values = tuple(ritz_values.tolist())
             return Spectrum(top, bottom, second, products, converged=bool(done), values=values)
@@ -313,7 +314,7 @@ def stability_threshold(
     if nesterov and dampening:
         fail("dampening", "must be zero with Nesterov momentum", dampening)
     divisor = 1 + 2 * momentum if nesterov else 1 - dampening
-    # Without momentum torch ignores the dampening.
+    # c of the module's docstring. Without momentum torch ignores the dampening.
     bound = (2 + 2 * momentum) / divisor if momentum else 2.0
     return bound / lr - weight_decay
 
@@ -517,6 +518,8 @@ class Sharpness:
     values: tuple[float, ...]  # Ritz values of the last basis, ascending: the edge of the spectrum
     stability: Stability | None = None  # where the optimizer stands, if given and known
     unknown: str = ""  # why ``stability`` is None, when an optimizer was given
+    #: "plain" (of H) and, where there is one, "scaled" (of D^(1/2) H D^(1/2)) -> the search that
+    #: the next reading starts from.
     warm: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -606,6 +609,7 @@ def sharpness_in(
     steps: EffectiveSteps | str = ""  # a text says why they are not known
     if optimizer is not None:
         steps = effective_steps(optimizer, passes.parameters, hessian.gradient)
+    # "plain" is the search of H, "scaled" that of D^(1/2) H D^(1/2).
     earlier_searches = start.warm if start is not None else {}
     search = _search(hessian, hessian, earlier_searches.get("plain"), tol, max_products, both, seed)
     searches = {"plain": search}
@@ -718,11 +722,11 @@ def _stability(
         The reading, and the search of the scaled Hessian; None where the sharpness decided.
     """
     top = search.ends.top
-    if not isinstance(steps.scale, Tensor):
+    if not isinstance(steps.scale, Tensor):  # D is one number
         threshold = steps.bound / steps.scale - steps.weight_decay
         ratio = steps.scale * (top.value + steps.weight_decay) / steps.bound
         return Stability(steps.kind, threshold, top.value, ratio, top.error), None
-    root = steps.scale.to(hessian.gradient).sqrt()
+    root = steps.scale.to(hessian.gradient).sqrt()  # D^(1/2), one number per coordinate
     scaled_search = _search(
         lambda v: root * (hessian(root * v) + steps.weight_decay * (root * v)),
         hessian,
@@ -809,7 +813,7 @@ class SharpnessProbe(Probe):
         super().__init__(every)
         self.tol = positive("tol", tol)
         self.max_products = whole("max_products", max_products, least=1)
-        self._last: Sharpness | None = None
+        self._last: Sharpness | None = None  # the newest reading, the next one's warm start
 
     def read(self, at: Reading) -> dict[str, float]:
         """Sharpness, its error, the norm, the products spent and, where the optimizer is known, its

@@ -216,11 +216,12 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     Source: thesis, section 4.2 (Assumption 4.2.1 asks for α > 1 only); the test is ours;
     ``benchmarks/measure_known.py`` prints how often it is right.
     """
+    # One mean of γ from both estimates decides, and the law of it on exact power laws.
     rows, _ = _tail_values(sample, "norms", False, None)
     logs, k = _largest_logs(rows)
     hill, moment = float(estimators.plain_hill_gamma(logs)), float(estimators.moment_gamma(logs))
     gamma = (hill + max(moment, -1.0)) / 2
-    low, high = _index_between(gamma, k, 0.5)
+    low, high = _index_between(gamma, k, 0.5)  # both estimates count half
     light_by_moments = _looks_light(rows)
     if light_by_moments:  # then the moment estimate decides: a heavy tail hardly gives it
         low_by_moments, _ = _index_between(moment, k, 1.0)
@@ -263,14 +264,14 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
         one given, by halving the interval of its logarithm; infinite above a thousand.
         """
 
-        # The estimate below which this share of the samples of the law of index alpha lies.
         def quantile_at(alpha: float) -> float:
+            """The estimate below which this share of the samples of the law of index alpha lies."""
             return float(np.quantile(hill / alpha + moment_share * moment_part, share))
 
         low, high = 0.05, 1e3
-        if quantile_at(high) >= estimate:
+        if quantile_at(high) >= estimate:  # quantiles fall as the index grows
             return math.inf
-        for _ in range(24):
+        for _ in range(24):  # until less than a millionth of the index is left
             midpoint = math.sqrt(low * high)
             low, high = (midpoint, high) if quantile_at(midpoint) > estimate else (low, midpoint)
         return low
@@ -488,7 +489,7 @@ def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generato
             estimates.append(1 / estimators.stable_alpha(partitioned[upper], partitioned[middle]))
         return float(np.mean(estimates))
 
-    resamples = rng.integers(0, len(rows), (draws, len(rows)))
+    resamples = rng.integers(0, len(rows), (draws, len(rows)))  # places of rows
     of_sample = gamma(rows.reshape(-1))
     of_resamples = np.array([gamma(rows[places].reshape(-1)) for places in resamples])
     return _Estimate(of_sample, of_resamples, count)
@@ -563,9 +564,11 @@ def _null(method: str, count: int, signed: bool, draws: int) -> Array:
         import torch
 
         k = estimators.tail_length(count)
+        # The order statistics of n uniforms are partial sums of n + 1 exponential numbers over
+        # their total; the n - k that are not needed one by one add up to a gamma number.
         sums = rng.exponential(size=(draws, k + 1)).cumsum(axis=1)
         total = sums[:, -1:] + rng.gamma(count - k, size=(draws, 1))
-        # The modulus with upper tail probability sums / total.
+        # The modulus of a Gaussian number with upper tail probability sums / total.
         logs = np.log(-torch.special.ndtri(torch.from_numpy(sums / total / 2)).numpy())
         gammas = (estimators.hill_gamma if method == "hill" else estimators.moment_gamma)(logs)
     else:
