@@ -176,6 +176,7 @@ def _protocol_request(base: type) -> Request | None:
     members = sorted(name for name in names if not name.startswith("_"))
 
     def has_all(value: Any) -> bool:
+        """Whether a value is no class and has every name of ``members``."""
         return not isinstance(value, type) and all(hasattr(value, name) for name in members)
 
     if not members:
@@ -189,8 +190,8 @@ def _record_request(hints: tuple[Any, ...]) -> Request:
     """
     requests = [_request(hint) for hint in hints]
 
-    # A request of None lets every entry pass.
     def fits(value: Any) -> bool:
+        """Whether a value is such a tuple or list; a request of None lets every entry pass."""
         return (
             isinstance(value, (tuple, list))
             and len(value) == len(requests)
@@ -212,10 +213,10 @@ def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
     """
     entry_request = _request(hints[0]) if hints else None
     kinds = (tuple, list) if base is tuple else (list, tuple, range)
-    #: 0: any length.
-    length = len(hints) if base is tuple and Ellipsis not in hints else 0
+    length = len(hints) if base is tuple and Ellipsis not in hints else 0  # 0: any length
 
     def fits(value: Any) -> bool:
+        """Whether a value is of these kinds and this length, and its first entries fit theirs."""
         if not isinstance(value, kinds) or (length and len(value) != length):
             return False
         return entry_request is None or all(
@@ -266,7 +267,7 @@ def _named_rule(hint: Any) -> Rule | None:
     if request is None or request[1] == "a object":  # ``object``, or a name that is not known here
         return None
     test, words = request
-    # ``fail`` raises.
+    # ``fail`` raises, so that the rule's value does not matter.
     return lambda name, value: test(value) or fail(name, f"must be {words}", value)
 
 
@@ -331,10 +332,11 @@ def checked_types(function: F, numeric: bool = False) -> F:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: x must be a number, got 'a'
     """
-    order = list(inspect.signature(function).parameters)
+    order = list(inspect.signature(function).parameters)  # names, for arguments without one
     rules = cache(lambda: _rules(function, numeric))
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Check the arguments, then call the function."""
         # Parameter name -> rule; made at the first call, when all names of annotations exist.
         rules_by_name = rules()
         for name, value in (*zip(order, args), *kwargs.items()):

@@ -91,6 +91,7 @@ def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str])
     tree = _encode(content, arrays, descriptions, "content", 0)
     header = {"kind": kind, "of": dict(of), "arrays": descriptions, "content": tree}
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    # ``-n % _ALIGN`` is what n lacks to the next multiple; JSON may end in spaces.
     text += b" " * (-(len(MAGIC) + _SUMS + len(text)) % _ALIGN)
     chunks: list[Any] = []  # each array, then zeros up to the next multiple of ``_ALIGN``
     for array in arrays:
@@ -134,7 +135,7 @@ def _encode(
         return {"tensor": len(descriptions) - 1}
 
     def inside(entry: Any, name: object) -> Any:
-        """An entry of the value as JSON."""
+        """An entry of the value in the same form; ``name`` says which one, in an error."""
         return _encode(entry, arrays, descriptions, f"{place}[{name!r}]", depth + 1)
 
     if type(value) in (list, tuple, torch.Size):
@@ -221,7 +222,7 @@ def read_checkpoint(
             _refuse(path, rule, repr(description["device"]), "other")
     try:
         content = _decode(header["content"], tensors, 0)
-        if any(tensor is not None for tensor in tensors):
+        if any(tensor is not None for tensor in tensors):  # ``_decode`` takes those that are used
             raise ValueError("an array that nothing refers to")
     except (ValueError, TypeError, KeyError, IndexError) as error:
         _refuse(path, "must be whole", f"a damaged content ({error_words(error)})", "damaged")
@@ -242,7 +243,7 @@ def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryvie
         CheckpointError: the file is damaged.
     """
     begin = len(MAGIC) + _SUMS  # of the header
-    sums = bytes(data[len(MAGIC) : begin])
+    sums = bytes(data[len(MAGIC) : begin])  # two lengths of 8 bytes, then the checksum
     header_length, arrays_length = (int.from_bytes(sums[i : i + 8], "little") for i in (0, 8))
     file_length = begin + header_length + arrays_length
     if len(sums) < _SUMS or file_length != len(data):
@@ -319,9 +320,10 @@ def _read_tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tenso
             flat = flat.view(dtype)
         else:
             flat = torch.empty(0, dtype=dtype)
+        # The bytes lie with the axes in ``order``; this puts them back.
         axes_back = [order.index(axis) for axis in range(len(order))]
         yield flat.reshape([shape[axis] for axis in order]).permute(axes_back)
-        offset += size + -size % _ALIGN
+        offset += size + -size % _ALIGN  # the next multiple of ``_ALIGN``
 
 
 def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:

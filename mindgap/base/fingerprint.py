@@ -215,16 +215,19 @@ class _Text:
             return value.__qualname__
         self._seen.add(id(code))
         names = {name for nested in _nested_codes(code) for name in nested.co_names}
+        # Containers count with their entries only where the code looks as if it changed none.
         is_constant = not (names & _CHANGES) and not _stored_names(code, "SUBSCR")
         outside: list[tuple[str, Any]] = [
             ("defaults", value.__defaults__),
             ("defaults by name", value.__kwdefaults__),
         ]
+        # Variables of the closure, but for those that the function stores to.
         changed = _stored_names(code, "DEREF")
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
             if name not in changed:
                 with suppress(ValueError):  # a cell that is not filled yet
                     outside.append((name, cell.cell_contents))
+        # Globals in the same way.
         changed = _stored_names(code, "GLOBAL")
         for name in sorted(names - changed):
             global_value = value.__globals__.get(name)

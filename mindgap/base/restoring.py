@@ -79,6 +79,7 @@ class _Randomness:
         # Asking for the CUDA states would start CUDA; a process that has not started it has no
         # state to lose.
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        # Those of ``generators``.
         self._states = [(generator, generator.get_state()) for generator in generators]
 
     def restore(self) -> None:
@@ -111,7 +112,8 @@ class Guard:
         self._randomness = _Randomness(loader_generators(batches))
         self._modes = [(module, module.training) for module in model.modules()]
         self._parameters = list(model.parameters())
-        self._versions = [p._version for p in self._parameters]
+        self._versions = [p._version for p in self._parameters]  # raised by torch at each write
+        #: (module, name in it, buffer)
         self._buffers = [
             (module, name, buffer)
             for module in model.modules()
@@ -173,6 +175,7 @@ class Guard:
     def leave(self) -> None:
         """Return everything to its first state. Ctrl-C waits until this is done."""
         with _interrupt_deferred():
+            # torch raises a version at every write in place.
             if self._versions != [p._version for p in self._parameters]:
                 self.restore_parameters()
             self.rewind_buffers(every=True)
@@ -234,14 +237,14 @@ def _interrupt_deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    caught: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *arguments: caught.append(arguments))
+    interrupts: list[Any] = []  # the handler's arguments at each signal that was held back
+    signal.signal(signal.SIGINT, lambda *arguments: interrupts.append(arguments))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if caught:
-            handler(*caught[0])
+        if interrupts:
+            handler(*interrupts[0])
 
 
 def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:

@@ -328,8 +328,8 @@ class _BatchNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
-        # Derivatives by x, w and b (None where not needed), and None for mean, variance and eps. The
-        # saved tensors are x, w, mean and variance.
+        # Derivatives by x, w and b (None where not needed), and None for mean, variance and eps.
+        # The saved tensors are x, w, mean and variance.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _BatchNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.eps, wanted)
         return *grads, None, None, None

@@ -159,7 +159,7 @@ def blocks(
         ... ]
         [[3], [4], [1]]
     """
-    block: tuple[list[Tensor], ...] = tuple([] for _ in lists)
+    block: tuple[list[Tensor], ...] = tuple([] for _ in lists)  # the one that is being filled
     count, kind = 0, None  # elements of the block, and its device and dtype
     if limit is None:
         first_tensors = [tensors[0] for tensors in lists if tensors]

@@ -51,8 +51,8 @@ class CapturedGradient:
     ) -> None:
         self._model, self._loss, self._autocast = model, loss, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        # None: eager. With a graph ``_inputs`` are the tensors that it reads, and ``_captured_loss``
-        # the one that it writes.
+        # None: eager. With a graph ``_inputs`` are the tensors that it reads, and
+        # ``_captured_loss`` is the one that it writes.
         self._graph: torch.cuda.CUDAGraph | None = None
         if graph and batch[0].is_cuda:
             self._capture(batch, carried)

@@ -181,7 +181,7 @@ def _envelope(g: Array, y: Array, cover: float) -> tuple[float, float]:
     i, j = np.argsort(np.abs(y - L0 - L1 * g))[:2]  # the points that the line goes through
     if L0 > 0 and L1 > 0 and g[i] != g[j]:
         slope = float((y[j] - y[i]) / (g[j] - g[i]))
-        if abs(slope - L1) <= 1e-6 * L1:
+        if abs(slope - L1) <= 1e-6 * L1:  # the same line but for the search's rounding
             return float(y[i] - slope * g[i]), slope
     return L0, L1
 
@@ -199,12 +199,16 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
     place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)  # of the quantile
 
     def least_loss(L1: Array) -> tuple[Array, Array]:
-        """The least loss (sum of rho) and the L0 that attains it, for each sample's L1."""
+        """The least loss of the line L0 + L1 g over all L0 >= 0, and the L0 that attains it, for
+        each sample's L1. A point above the line costs ``cover`` times its distance, one below
+        1 - ``cover`` times.
+        """
         rest = y - L1[:, None] * g
         L0 = np.maximum(0.0, np.partition(rest, place, axis=1)[:, place])
         above = rest - L0[:, None]  # how far each point lies above the line
         return np.maximum(cover * above, (cover - 1) * above).sum(axis=1), L0
 
+    # A line through zero of the largest y / g lies above all points: L1 is no larger.
     low, high = np.zeros(len(g)), (y / g).max(axis=1)
     for _ in range(45):  # the loss is convex in L1: thirds shrink the bracket by 1e-8
         third = (high - low) / 3
@@ -217,7 +221,9 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
 
 
 def _log_slope(g: Array, y: Array) -> float:
-    """Least-squares slope of log y against log g; NaN where g is constant."""
+    """Least-squares slope of log y (smoothness) against log g (gradient norm); NaN where g is
+    constant.
+    """
     log_g, log_y = np.log(g), np.log(y)
     centred = log_g - log_g.mean()
     spread = float(centred @ centred)
@@ -225,7 +231,9 @@ def _log_slope(g: Array, y: Array) -> float:
 
 
 def _rank_correlation(g: Array, y: Array) -> float:
-    """Spearman's rank correlation of g and y; 0 where one of them is constant."""
+    """Spearman's rank correlation of gradient norms g and smoothness y; 0 where one of them is
+    constant.
+    """
     # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last
     # bits.
     ranks_g, ranks_y = average_ranks(_round_digits(g)), average_ranks(_round_digits(y))

@@ -94,7 +94,7 @@ class RecordSink(Sink):
         self._writer.row(row)
 
     def event(self, sentence: str) -> None:
-        # The description shows the sentences.
+        # The description shows the sentences, so it is written anew.
         self._events.append(sentence)
         write_form(self._folder / STUDY_FILE, self._description())
 
@@ -110,6 +110,7 @@ class RecordSink(Sink):
             label = column.replace("_", " ")
             title = column.replace("_", ": ", 1).replace("_", " ")  # the probe ends at the first _
             figures.append(Figure(title, column, label, x_label="step"))
+        # Of the events at most the first twenty.
         sentences = ["What the monitor read along a training run", *self._events[:20]]
         return StudyDescription(
             name="monitor",

@@ -236,14 +236,17 @@ def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
     Args:
         backward: also keep the nodes of the graph, for :meth:`Trace.watch_backward`.
     """
+    # ``running``: names of the modules that run, the innermost last.
     trace, running, handles = Trace(keeps_nodes=backward), [], []
 
     def enter(name: str, module: nn.Module, inputs: Any) -> None:
-        # Hook before a module.
+        """Hook before a module: it is the innermost one that runs now."""
         running.append(name)
 
     def leave(name: str, is_leaf: bool, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Hook after a module: of one without children note the scale (and rank) of its output."""
+        """Hook after a module: it runs no more. Of one without children (``is_leaf``) note the
+        scale (and rank) of its output in the trace.
+        """
         if running:
             running.pop()
         first = output[0] if isinstance(output, tuple) and output else output

@@ -150,6 +150,7 @@ def noise_sample(
             losses += float(item.loss)
             mean = add_to_mean(mean, chunks(item.gradient), used)
             del item  # it holds a gradient, and the next one is about to be computed
+        # The second pass: the mean is known, and each minibatch becomes a row of the results.
         if used < 2:
             fail("batches", "must give at least two batches of one size", f"{used}")
         norms, dots = np.empty(used), np.empty(used)
@@ -201,12 +202,13 @@ class Sketch:
     def __init__(
         self, parameters: list[Any], projections: int, coordinates: int, seed: int
     ) -> None:
-        self._k = projections
+        self._k = projections  # may be 0: no sketch
         generator = torch_stream(seed, "sketch")
         lengths = [len(chunk) for chunk in chunks([p.detach() for p in parameters])]
         longest, k = max(lengths), max(projections, 1)
         device = parameters[0].device
         padded_length = math.ceil(longest / k) * k  # whole rows of k numbers
+        # Bits 0 and 1 become signs -1 and 1.
         bits = torch.randint(0, 2, (padded_length,), generator=generator, dtype=torch.int8)
         self._signs = bits.mul_(2).sub_(1).to(device, torch.float32)  # s
         chunk_bits = torch.randint(0, 2, (len(lengths), k), generator=generator)
