@@ -61,7 +61,9 @@ class CheckpointError(RuleError):
 
 
 def _refuse(path: Path, rule: str, got: str, reason: str) -> NoReturn:
-    """Raise the error of a file that cannot be used; ``reason`` as in ``CheckpointError``."""
+    """Raise the error of a file that cannot be used: it breaks a rule ("must be whole"), because
+    ``got`` was found. ``reason`` is the kind of trouble, as in ``CheckpointError``.
+    """
     raise CheckpointError(f"checkpoint {rule}, got {got} in {path}", reason)
 
 

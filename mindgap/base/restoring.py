@@ -160,7 +160,7 @@ class Guard:
                 compared.append((buffer, copy))
         if compared:
             with torch.no_grad():
-                changes = torch.stack([(now != copy).any().cpu() for now, copy in compared])
+                changes = torch.stack([(buffer != copy).any().cpu() for buffer, copy in compared])
                 for (buffer, copy), changed in zip(compared, changes.tolist(), strict=True):
                     if changed:
                         buffer.copy_(copy)

@@ -185,13 +185,13 @@ def _is_covered(*tensors: Tensor | None) -> bool:
     is wanted, and neither autocast nor a torch.func transform is active. None stands for a tensor
     that the function was not given.
     """
-    given = [t for t in tensors if t is not None]
-    first = given[0]
+    present = [t for t in tensors if t is not None]
+    first = present[0]
     return (
         torch.is_grad_enabled()
-        and any(t.requires_grad for t in given)
-        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == first.dtype for t in given)
-        and all(t.layout == torch.strided and t.device == first.device for t in given)
+        and any(t.requires_grad for t in present)
+        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == first.dtype for t in present)
+        and all(t.layout == torch.strided and t.device == first.device for t in present)
         and first.is_floating_point()
         and first.numel() > 0
         and not torch.is_autocast_enabled(first.device.type)
@@ -336,8 +336,8 @@ class _BatchNorm(Function):
 
 
 class _BatchNormGradient(Function):
-    """(grad_x, grad_w, grad_b) of grad_y, x, w: grad_x = w s grad_y, grad_w = s sum (x - mean)
-    grad_y, grad_b = sum grad_y.
+    """(grad_x, grad_w, grad_b) of grad_y, x, w: with s = 1 / sqrt(variance + eps) they are grad_x =
+    w s grad_y, grad_w = s sum (x - mean) grad_y, grad_b = sum grad_y.
     """
 
     @staticmethod
@@ -436,8 +436,9 @@ class _LayerNorm(Function):
 
 
 class _LayerNormGradient(Function):
-    """(grad_x, grad_w, grad_b) of grad_y, x, w: with P c = c - mean c - z mean(c z), grad_x = s P(w
-    grad_y), grad_w = sum z grad_y, grad_b = sum grad_y.
+    """(grad_x, grad_w, grad_b) of grad_y, x, w: with s = 1 / sqrt(var x + eps), z = (x - mean x) s
+    and P c = c - mean c - z mean(c z) they are grad_x = s P(w grad_y), grad_w = sum z grad_y,
+    grad_b = sum grad_y.
 
     P is symmetric, so that <cot_x, grad_x> = <s P(cot_x), w grad_y>.
     """

@@ -106,6 +106,7 @@ class Autopsy:
         return "\n".join([self.sentence, *(f"- {line}" for line in self.findings)])
 
     def _repr_html_(self) -> str:
+        """The sentence and the findings, as a notebook shows them."""
         items = "".join(f"<li>{escape(line)}</li>" for line in self.findings)
         return f"<p><b>{escape(self.sentence)}</b></p>" + (f"<ul>{items}</ul>" if items else "")
 
@@ -547,7 +548,7 @@ def _judge(replay: Replay) -> Autopsy:
     that no recorded step shows; an update before, where other batches are bad as well at the
     present weights; a recurrent state; an operation; else the batch.
     """
-    incident, last = replay.incident, replay.replayed[-1]
+    incident, last_replayed = replay.incident, replay.replayed[-1]
     trace, growth = replay.trace_passes()
     recurrent = max(growth, key=lambda name: growth[name], default="")
     explodes = bool(recurrent) and growth[recurrent] > GROWTH
@@ -557,18 +558,20 @@ def _judge(replay: Replay) -> Autopsy:
     if (
         incident.kind == "gradient"
         and earlier_scales
-        and last.gradient_scale > JUMP * max(earlier_scales)
+        and last_replayed.gradient_scale > JUMP * max(earlier_scales)
     ):
         return _blame_scaled_gradient(replay, max(earlier_scales))
     # The replay must be as bad as the run was, else it is no replay of what happened.
-    recorded = last.step.loss if incident.kind == "loss" else _recorded_norm(last.step)
-    if replay.out_of_range(recorded) and not replay.out_of_range(last.measure):
+    recorded = (
+        last_replayed.step.loss if incident.kind == "loss" else _recorded_norm(last_replayed.step)
+    )
+    if replay.out_of_range(recorded) and not replay.out_of_range(last_replayed.measure):
         return _blame_unseen_change(replay, recorded)
     weights_broken = any(
         not bool(tensor.isfinite().all()) for tensor in replay.tensors if tensor.is_floating_point()
     )
     # Where other batches are bad at these weights, too, something before has broken the weights.
-    if weights_broken or replay.out_of_range(last.ordinary_measure):
+    if weights_broken or replay.out_of_range(last_replayed.ordinary_measure):
         answer = _blame_update(replay, weights_broken)
         if answer is None and incident.at_once:
             if explodes:
@@ -596,16 +599,16 @@ def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
     Args:
         recorded: the loss or gradient norm of the incident's step in the run.
     """
-    number, last = replay.incident.step, replay.replayed[-1]
+    number, last_replayed = replay.incident.step, replay.replayed[-1]
     quantity = "loss" if replay.incident.kind == "loss" else "gradient norm"
     if len(replay.replayed) < 2:
         return _cannot_tell(
-            replay.incident, f"the replay of step {number} gives {last.measure:.3g}"
+            replay.incident, f"the replay of step {number} gives {last_replayed.measure:.3g}"
         )
     sentence = (
         "something besides the gradients changed the weights or the optimizer's state in the "
         f"update of step {number - 1}: computed again from the kept state the {quantity} of step "
-        f"{number} is {last.measure:.3g}, not {recorded:.3g}"
+        f"{number} is {last_replayed.measure:.3g}, not {recorded:.3g}"
     )
     return _answer(replay, "update", sentence, number - 1, "", (_range_sentence(replay),))
 
@@ -622,15 +625,16 @@ def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
     Args:
         usual_scale: largest recorded gradient norm over the replayed one, of the steps before.
     """
-    last = replay.replayed[-1]
-    replay.make_update(last)
-    update = _farthest_update(last)
+    last_replayed = replay.replayed[-1]
+    replay.make_update(last_replayed)
+    update = _farthest_update(last_replayed)
     sentence = (
-        f"the optimizer was given {last.gradient_scale / usual_scale:.3g} times the gradient of "
-        f"its batch, and the update moved {update.module} by {_norm_share(update.relative)}"
+        f"the optimizer was given {last_replayed.gradient_scale / usual_scale:.3g} times the "
+        f"gradient of its batch, and the update moved {update.module} by "
+        f"{_norm_share(update.relative)}"
     )
     findings = (_range_sentence(replay),)
-    return _answer(replay, "update", sentence, last.step.number, update.module, findings)
+    return _answer(replay, "update", sentence, last_replayed.step.number, update.module, findings)
 
 
 def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:

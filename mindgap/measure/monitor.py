@@ -611,12 +611,12 @@ class Monitor:
         """
         if self._budget is None or not self.step:
             return
-        now, (begun_at, first_step) = time.perf_counter(), self._round_begun
+        moment, (begun_at, first_step) = time.perf_counter(), self._round_begun
         if self.step > first_step:
-            self._round_begun = now, self.step
+            self._round_begun = moment, self.step
             # The quickest round is forgotten by a tenth at each later one: a loop may slow down.
             self._seconds_per_quick_step = min(
-                (now - begun_at) / (self.step - first_step), 1.1 * self._seconds_per_quick_step
+                (moment - begun_at) / (self.step - first_step), 1.1 * self._seconds_per_quick_step
             )
         # Tens of steps that take ``SHORT`` seconds together.
         tens = round(SHORT / (SPACING * self._seconds_per_quick_step))

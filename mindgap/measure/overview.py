@@ -377,7 +377,7 @@ class _Surveyor:
             "loss": list(ray.losses),
         }
         quantity, assumption = "smoothness and gradient norm", "smoothness"
-        if sum(value > 0 for value in ray.smoothness) < 3:
+        if sum(value > 0 for value in ray.smoothness) < 3:  # too few for a fit
             sentence = (
                 "cannot tell whether smoothness grows: the gradient does not change along the ray, "
                 "as for a linear piece of a loss with kinks"

@@ -435,8 +435,8 @@ def _last_norm_agrees(
     up to 0.1 % for single precision in another order of summation. A wrong axis or a coupled loss
     is wrong by far more.
     """
-    last = _samples(batch, size - 1, size)
-    exact = float(_norms_by_loop(objective, last, 1, _named_parameters(objective)))
+    last_sample = _samples(batch, size - 1, size)
+    exact = float(_norms_by_loop(objective, last_sample, 1, _named_parameters(objective)))
     return abs(exact - norms[-1]) <= 1e-3 * max(exact, float(np.median(norms)))
 
 

@@ -83,6 +83,7 @@ def fit_relaxed_smoothness(
         cannot tell from 60 readings whether smoothness grows with the gradient:
         the gradient norm spans a factor 1.5, and 3 is the least to conclude from
     """
+    # g: gradient norms, y: smoothness at the same points.
     g, y = as_numbers("norms", norms), as_numbers("smoothness", smoothness)
     if g.shape != y.shape:
         fail("smoothness", f"must have one value for each of the {len(g)} norms", len(y))

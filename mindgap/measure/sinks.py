@@ -99,6 +99,7 @@ class RecordSink(Sink):
         write_form(self._folder / STUDY_FILE, self._description())
 
     def close(self, problem: str = "") -> None:
+        """Write the record's end: how long it took, and the problem where there was one."""
         seconds = round(time.perf_counter() - self._begun_at, 6)
         self._writer.end(End("failed", seconds, problem) if problem else End("done", seconds))
         self._writer.close()

@@ -205,6 +205,7 @@ class LoopWatch:
         self._times_not_finite += int(begins)
         if not self.raises and not (begins and _deserves_sentence(self._times_not_finite)):
             return ""
+        # Three names are enough for a sentence.
         names = ", ".join(self._names[i] for i in not_finite[:3])
         names += f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
         times = self._times_not_finite

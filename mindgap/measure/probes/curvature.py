@@ -145,17 +145,17 @@ def lanczos(
         projection[: basis_size + 1, basis_size] = projection[basis_size, : basis_size + 1] = (
             coordinates
         )
-        # Of A times the new basis vector alone ``rest`` is outside.
+        # ``rest``, what A times the new basis vector has outside the basis, belongs to it alone.
         outside_weights = np.vstack([outside_weights, np.eye(1, capacity, basis_size)])
         outside_vectors = [_orthogonalise(v, basis_vectors)[0] for v in outside_vectors] + [rest]
         basis_size += 1
         ritz_values, eigenvectors = np.linalg.eigh(projection[:basis_size, :basis_size])
         # A vector of which nothing but rounding is left outside the basis adds nothing.
         least_norm = 8 * rounding * max(abs(ritz_values[0]), abs(ritz_values[-1]), 1e-300)
-        kept = [float(torch.linalg.vector_norm(v)) > least_norm for v in outside_vectors]
-        unseen_starts -= kept[:unseen_starts].count(False)
-        outside_vectors = [v for v, keep in zip(outside_vectors, kept) if keep]
-        outside_weights = outside_weights[np.array(kept)]
+        adds_any = [float(torch.linalg.vector_norm(v)) > least_norm for v in outside_vectors]
+        unseen_starts -= adds_any[:unseen_starts].count(False)  # these stand first
+        outside_vectors = [v for v, adds in zip(outside_vectors, adds_any) if adds]
+        outside_weights = outside_weights[np.array(adds_any)]
         complete = basis_size == size or not outside_vectors  # Ritz values are then eigenvalues
         # Every start is multiplied before anything is judged.
         if unseen_starts and not complete and basis_size < capacity and products < max_products:

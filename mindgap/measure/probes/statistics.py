@@ -153,7 +153,7 @@ def training_statistics(
                 math.nan if curvature is None else curvature.norm,
             )
         )
-    last = growth_rows[-1]
+    last = growth_rows[-1]  # of all samples
     variance, variance_error = _sample_variance(squares, last.gradient_norm, batch_size, unit)
     z = NormalDist().inv_cdf(0.5 + level / 2)  # standard errors that the interval reaches
     low_square, high_square = noise.squared_mean_interval(level)

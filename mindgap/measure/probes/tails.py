@@ -268,7 +268,7 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
             """The estimate below which this share of the samples of the law of index alpha lies."""
             return float(np.quantile(hill / alpha + moment_share * moment_part, share))
 
-        low, high = 0.05, 1e3
+        low, high = 0.05, 1e3  # the index is looked for between these
         if quantile_at(high) >= estimate:  # quantiles fall as the index grows
             return math.inf
         for _ in range(24):  # until less than a millionth of the index is left
@@ -484,6 +484,7 @@ def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generato
         estimates = []
         for _ in range(1 if signed else 4):
             moduli = np.abs(_symmetrise(values, signed, rng))
+            # Places of the 90 % and the 50 % quantile.
             upper, middle = len(moduli) - len(moduli) // 10, len(moduli) // 2
             partitioned = np.partition(moduli, [middle, upper])
             estimates.append(1 / estimators.stable_alpha(partitioned[upper], partitioned[middle]))
