@@ -127,6 +127,7 @@ def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
         if not input.ndim == weight.ndim == dimensions + 2:  # an input without a batch axis
             return None
         sizes = [_per_dimension(size, dimensions) for size in (stride, padding, dilation)]
+        # These two are for transposed convolutions only.
         transposed, output_padding = False, [0] * dimensions
         geometry = (*sizes, transposed, output_padding, groups)
         return _Convolution.apply(input, weight, bias, geometry)
@@ -493,11 +494,13 @@ class _LayerNormGradient(Function):
             by_grad_y = cot_b.expand_as(grad_y).clone()  # ``_add`` may write into it
         if cot_x is not None:
             if needs_grad_y or needs_w:
+                # By <cot_x, grad_x> = <s P(cot_x), w grad_y>, which is linear in grad_y and in w.
                 projected = project_and_scale(cot_x, None)
                 by_grad_y = _add(by_grad_y, projected * w) if needs_grad_y else None
                 sample_axes = tuple(range(grad_y.ndim - len(ctx.shape)))
                 if needs_w:
                     by_w = grad_y * projected
+                    # ``sum`` takes an empty tuple of axes for all axes.
                     by_w = by_w.sum(sample_axes) if sample_axes else by_w
             if needs_x:
                 through_x = _layer_norm_second_derivative(

@@ -269,6 +269,7 @@ def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
         least, largest = (1e-140, 1e150) if all_float64 else (1e-15, 1e18)
         if least < float(norm) < largest:
             return norm
+    # Squares of narrower numbers stay within the range of float64; float64 entries are scaled.
     if all(tensor.dtype != torch.float64 for tensor in real):
         return _stretch_norm(real, torch.float64)
     return _combine(torch.stack([norm.to(real[0].device) for norm in _scaled_norms(real)]))

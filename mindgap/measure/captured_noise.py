@@ -271,7 +271,8 @@ class _OneGradient(CapturedGradient):
         group: Group,
     ) -> None:
         self._then = then
-        # The loss gets the group: the number (_), and each part b with a leading axis of length 1.
+        # The captured loss is called with the model and the tensors of a group: the minibatch's
+        # number (_), then its parts (b), each with an axis of length 1 in front.
         super().__init__(
             objective.model, lambda m, _, *b: objective.loss(m, tuple(part[0] for part in b)), group
         )

@@ -426,14 +426,14 @@ class Monitor:
         reads_clock = self._samples_this_step or step >= self._next_due
         begun_at = time.perf_counter() if reads_clock else 0.0
         groups, settings = self._optimizer.param_groups, self._settings
-        first = groups[0]
+        first_group = groups[0]
         if (
             len(groups) > 1
-            or first.get("lr") is not settings[0].get("lr")
-            or first.get("weight_decay") is not settings[0].get("weight_decay")
+            or first_group.get("lr") is not settings[0].get("lr")
+            or first_group.get("weight_decay") is not settings[0].get("weight_decay")
         ):  # a schedule may have changed them; other objects show that more quickly than values
             self._settings = settings = settings_of(groups, settings)
-        self._notes_quickly = False
+        self._notes_quickly = False  # until ``_after_step``: the optimizer may call the loss itself
         recorder.in_optimizer_step = True
         if step < self._next_due:  # nothing is due: this is what most steps cost
             recorder.log.append(LoggedStep(step, settings, None))
@@ -863,6 +863,7 @@ def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
     chosen: list[Probe] = []
     for probe in probes:
         if isinstance(probe, str):
+            # ``load`` gives the class.
             chosen.append(PROBES[one_of("probes", probe, PROBES)].load()())
         elif isinstance(probe, Probe):
             whole("every", probe.every, least=1)

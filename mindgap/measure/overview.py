@@ -435,6 +435,7 @@ def _edge_line(reading: Sharpness, edge: Stability) -> SurveyLine:
     unstable: bool | None = None
     if low > 1 or (reading.converged and high < 1):
         unstable = low > 1
+    # Another value than the sharpness is an eigenvalue of the Hessian scaled by the steps.
     preconditioned = edge.kind == "preconditioned" or edge.value != reading.value
     quantity = "the preconditioned sharpness" if preconditioned else "the sharpness"
     sentence = (

@@ -406,7 +406,7 @@ def _norms_by_vmap(
             with sdpa_kernel(SDPBackend.MATH):  # vmap runs the others sample by sample
                 parts.append(squared_norms(detached, part).detach().cpu())
         return _check_norms(torch.cat(parts).double().sqrt()), "func"
-    except RuntimeError as error:
+    except RuntimeError as error:  # what vmap cannot trace
         if isinstance(error, torch.OutOfMemoryError):
             raise
         return _check_norms(_norms_by_loop(objective, batch, size, named)), "loop"

@@ -265,7 +265,9 @@ class Recorder:
             return
         if not self.states:
             self.keep_state(self._next_number())
+        # What ``before_loss`` noted; nothing where it was not called.
         (random_state, autocast), self._before_call = self._before_call, (None, None)
+        # Another state after the call than before: it drew random numbers.
         if random_state is not None and not self.loss_draws_random:
             self._calls_compared += 1
             self.loss_draws_random = not torch.equal(random_state, self.random_state())

@@ -140,6 +140,7 @@ def stable_alpha(upper: Array, middle: Array) -> Array:
         >>> float(stable_alpha(np.array(6.313752), np.array(1.0)))  # the Cauchy law
         1.0
     """
+    # The 95 % and the 75 % quantile of X are the 90 % and the 50 % quantile of |X|.
     alphas, ratios = np.array(STABLE_RATIOS).T
     # The table gets a last point at α = 4, on the line through its last two points.
     alpha_per_log = (alphas[-1] - alphas[-2]) / np.log(ratios[-2] / ratios[-1])
@@ -257,7 +258,8 @@ def resampled_quantile_ranks(
         (4, 2)
     """
     first, second = places
-    # A sum of m exponential numbers has the gamma law of shape m.
+    # The order statistics of n uniforms are partial sums of n + 1 exponential numbers over their
+    # total; a sum of m exponential numbers has the gamma law of shape m.
     to_first = rng.gamma(first, size=draws)
     to_second = to_first + rng.gamma(second - first, size=draws)
     total = to_second + rng.gamma(n + 1 - second, size=draws)

@@ -171,7 +171,7 @@ class _TraceMode(TorchFunctionMode):
         inputs = [t for t in tensors if t.is_floating_point()]
         only_masks = all(bool((t.isfinite() | (t == -torch.inf)).all()) for t in inputs)
         has_nan = bool(output.isnan().any())
-        if not _all_finite(inputs) and not (only_masks and has_nan):
+        if not _all_finite(inputs) and not (only_masks and has_nan):  # it came in with the inputs
             return
         if name in _MASKING or (name in _ADDING and not has_nan):
             return

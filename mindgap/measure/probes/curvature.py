@@ -171,7 +171,8 @@ def lanczos(
         rounds_met = rounds_met + 1 if top_done and (bottom_done or bottom_is_smaller) else 0
         done = complete or rounds_met >= (3 if known_gap is None else 1)
         if done or products >= max_products:
-            if known_gap is not None and basis_size == 3:  # the gap is seen too large
+            # After three products of a warm start the gap is seen too large.
+            if known_gap is not None and basis_size == 3:
                 error_top = min(3 * error_top, float(residuals[-1]))
             places, errors = [-1, 0], (error_top, error_bottom)
             weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
@@ -192,7 +193,7 @@ def lanczos(
         if basis_size == capacity:
             # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns
             # fill its border.
-            lowest, highest = max(1, capacity // 6), max(2, capacity // 3)  # how many are kept
+            lowest, highest = max(1, capacity // 6), max(2, capacity // 3)  # how many stay
             places = [*range(lowest), *range(basis_size - highest, basis_size)]
             weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
             kept_weights = outside_weights[:, :basis_size] @ eigenvectors[:, places]
@@ -202,7 +203,7 @@ def lanczos(
             projection[range(basis_size), range(basis_size)] = ritz_values[places]
             outside_weights = np.zeros((len(outside_vectors), capacity))
             outside_weights[:, :basis_size] = kept_weights
-        if basis_size == len(vectors):
+        if basis_size == len(vectors):  # room for twice as many, up to the capacity
             vectors = torch.cat(
                 [vectors, vectors.new_empty((min(len(vectors), capacity - basis_size), size))]
             )
@@ -777,6 +778,7 @@ def describe_sharpness(reading: Sharpness) -> str:
         position = f"unstable, {stability.ratio:.2f} times over"
         if stability.ratio < 1:
             position = f"{100 * stability.ratio:.0f} % of the threshold"
+        # Another value than the sharpness is an eigenvalue of D^(1/2) H D^(1/2).
         if stability.kind == "preconditioned" or stability.value != reading.value:
             text += (
                 f"; the preconditioned sharpness is {stability.value:.3g}, and the optimizer "

@@ -213,7 +213,7 @@ class Sketch:
         self._signs = bits.mul_(2).sub_(1).to(device, torch.float32)  # s
         chunk_bits = torch.randint(0, 2, (len(lengths), k), generator=generator)
         self._chunk_signs = chunk_bits.mul_(2).sub_(1).to(device).float()  # t
-        size = sum(lengths)
+        size = sum(lengths)  # coordinates of all parameters
         if size <= 2**16:
             chosen = torch.randperm(size, generator=generator)[: min(coordinates, size)]
             chosen = chosen.sort().values

@@ -261,17 +261,19 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
 
     def end(share: float) -> float:
         """The index of the power law of whose samples this share has a smaller estimate than the
-        one given, by halving the interval of its logarithm; infinite above a thousand.
+        one given, by halving the interval of its logarithm; infinite above a thousand. The samples
+        are those of ``_unit_law``, brought to another index.
         """
 
         def quantile_at(alpha: float) -> float:
             """The estimate below which this share of the samples of the law of index alpha lies."""
+            # Hill's estimates are divided by the index; what the moment ones add stays.
             return float(np.quantile(hill / alpha + moment_share * moment_part, share))
 
         low, high = 0.05, 1e3  # the index is looked for between these
         if quantile_at(high) >= estimate:  # quantiles fall as the index grows
             return math.inf
-        for _ in range(24):  # until less than a millionth of the index is left
+        for _ in range(24):  # the interval is then below a millionth of the index
             midpoint = math.sqrt(low * high)
             low, high = (midpoint, high) if quantile_at(midpoint) > estimate else (low, midpoint)
         return low
