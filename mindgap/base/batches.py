@@ -69,7 +69,9 @@ def rows(batch: Any, index: Any) -> Any:
     samples = size(batch)
 
     def select(entry: Any) -> Any:
-        """The rows ``index`` of a tensor with one row per sample; any other entry as it is."""
+        """The rows ``index`` of a tensor that has as many rows as the batch has ``samples``; any
+        other entry as it is.
+        """
         per_sample = isinstance(entry, Tensor) and entry.ndim and len(entry) == samples
         return entry[index] if per_sample else entry
 

@@ -193,7 +193,9 @@ def _record_request(hints: tuple[Any, ...]) -> Request:
     requests = [_request(hint) for hint in hints]
 
     def fits(value: Any) -> bool:
-        """Whether a value is such a tuple or list; a request of None lets every entry pass."""
+        """Whether a value is a tuple or list whose entries pass ``requests``, one each; a request
+        of None lets every entry pass.
+        """
         return (
             isinstance(value, (tuple, list))
             and len(value) == len(requests)
@@ -218,7 +220,9 @@ def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
     length = len(hints) if base is tuple and Ellipsis not in hints else 0  # 0: any length
 
     def fits(value: Any) -> bool:
-        """Whether a value is of these kinds and this length, and its first entries fit theirs."""
+        """Whether a value is of these ``kinds`` and this ``length``, and its first entries pass
+        ``entry_request``; a request of None lets every entry pass.
+        """
         if not isinstance(value, kinds) or (length and len(value) != length):
             return False
         return entry_request is None or all(
@@ -340,7 +344,9 @@ def checked_types(function: F, numeric: bool = False) -> F:
     rules = cache(lambda: _rules(function, numeric))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        """Check the arguments, then call the function."""
+        """Check the arguments by ``rules``, then call the function; ``order`` names those that come
+        without a name.
+        """
         # Parameter name -> rule; made at the first call, when all names of annotations exist.
         rules_by_name = rules()
         for name, value in (*zip(order, args), *kwargs.items()):
@@ -397,7 +403,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         """Call ``inner``, the function with checked arguments; an error of the kinds in ``caught``
-        that arose in our own code becomes a ``RuleError``.
+        that arose in our own code (``_is_ours``) becomes a ``RuleError``, which ``_refuse`` raises.
         """
         try:
             return inner(*args, **kwargs)

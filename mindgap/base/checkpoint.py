@@ -137,7 +137,9 @@ def _encode(
         return {"tensor": len(descriptions) - 1}
 
     def inside(entry: Any, name: object) -> Any:
-        """An entry of the value in the same form; ``name`` says which one, in an error."""
+        """An entry of the value in the same form, one level deeper; its tensors join ``arrays``. An
+        error says by ``name`` which entry of ``place`` it is.
+        """
         return _encode(entry, arrays, descriptions, f"{place}[{name!r}]", depth + 1)
 
     if type(value) in (list, tuple, torch.Size):

@@ -297,8 +297,8 @@ class _ConvolutionGradient(Function):
         by_grad_y = by_x = by_w = None
 
         def first_backward(x: Tensor, w: Tensor, place: int) -> Tensor:
-            """The gradient of the first backward pass with this input and weight, by the input
-            (``place`` 0) or by the weight (``place`` 1).
+            """What a first backward pass of ``grad_y`` gives for this input and weight: the
+            gradient by the input (``place`` 0) or by the weight (``place`` 1).
             """
             wanted = [i == place for i in range(3)]
             return aten.convolution_backward(grad_y, x, w, None, *ctx.geometry, wanted)[place]

@@ -316,7 +316,9 @@ def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     def reduce(value: Tensor, operation: str) -> Tensor:
-        """Reduce a value by "sum" or "max" over the dimensions that the DTensor is sharded over."""
+        """Reduce a value by "sum" or "max" over the dimensions of ``mesh`` that the DTensor is
+        sharded over; over the others it is the same everywhere.
+        """
         kinds = [Partial(operation) if p.is_shard() else Replicate() for p in placements]
         return DTensor.from_local(value, mesh, kinds).full_tensor()
 

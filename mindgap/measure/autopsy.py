@@ -424,7 +424,9 @@ class Replay:
         state_sizes: dict[str, list[list[float]]] = {}
 
         def keep_states(name: str, module: nn.RNNBase, inputs: Any, out: Any) -> None:
-            """Hook after a recurrent layer: note the size of its state at every time step."""
+            """Hook after a recurrent layer: note the size of its state at every time step in
+            ``state_sizes``.
+            """
             states = out[0] if isinstance(out, tuple) else out
             if isinstance(states, Tensor) and states.ndim == 3:
                 # The largest modulus over features (axis 2) and over the sequences of the batch,

@@ -122,8 +122,8 @@ def captured_noise(
     layer, picks = _choose_coordinates(objective.parameters, coordinates, seed)
 
     def measure(size: int) -> tuple[Tensor, Tensor, float]:
-        """Norms, followed coordinates and mean loss of fresh minibatches, in groups of ``size``;
-        ``counts`` are those of ``reference`` and ``minibatches``.
+        """Norms, coordinates (those of ``picks``) and mean loss of fresh minibatches, which
+        ``draw`` gives, in groups of ``size``. ``counts`` are K, of those for the mean, and M.
         """
         for_mean, measured = (_groups(draw, generator, count, batch, size) for count in counts)
         with as_found(objective.model):
@@ -188,12 +188,14 @@ def _measure(
         torch._foreach_add_(mean, [g[0] for g in gradients])
 
     def add_several(rows: Tensor, *batches: Tensor) -> None:
-        """Add the gradients of a group's minibatches, but not of what fills it up, to ``mean``."""
+        """Add the gradients of a group's minibatches to the sum in ``mean``, but not those of what
+        fills it up, whose number is ``reference``.
+        """
         torch._foreach_add_(mean, side_by_side.total(rows < reference, batches))
 
     def read(rows: Tensor, values: Tensor, gradients: list[Tensor]) -> None:
         """Write norms of the noise, losses (``values``) and followed coordinates of a group into
-        their rows of the results.
+        the rows of ``norms``, ``losses`` and ``picked``. ``mean`` is ḡ by now.
         """
         norms.index_copy_(0, rows, distances(gradients, mean).float())
         losses.index_copy_(0, rows, values.float())
@@ -205,7 +207,7 @@ def _measure(
             picked.index_copy_(0, rows, torch.cat(parts, dim=1).float())
 
     def read_several(rows: Tensor, *batches: Tensor) -> None:
-        """``read`` for the minibatches of a group of several."""
+        """``read`` the minibatches of a larger group, by their losses and gradients."""
         read(rows, *side_by_side.each(batches))
 
     def run_all(groups: Iterator[Group], one: Any, several: Any, sums: list[Tensor]) -> None:
@@ -310,7 +312,9 @@ class SideBySide:
             return functional_call(model, parameters, (batch,))
 
         def total(parameters: dict[str, Tensor], counted: Tensor, batches: Any) -> Tensor:
-            """The summed loss of those minibatches that count, at these parameters by name."""
+            """The summed loss of those minibatches that count, at these parameters by name;
+            ``counted`` holds booleans.
+            """
             values = vmap(loss, in_dims=(None, 0), randomness="different")(parameters, batches)
             return (values * counted).sum()
 

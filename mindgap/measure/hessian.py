@@ -151,7 +151,7 @@ class HessianProduct:
 
         def count_memory(tensor: Tensor) -> Tensor:
             """Hook for a tensor that is saved for a backward pass: add its memory to
-            ``graph_bytes``, and give what is saved.
+            ``graph_bytes``, unless its address is in ``counted``, and give what is saved.
             """
             nonlocal graph_bytes
             for owner in _owners_of_memory(tensor):

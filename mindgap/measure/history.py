@@ -54,7 +54,7 @@ def history_of(
     """
     recent, states = list(recorder.steps), list(recorder.states)
     incident = recorder.incident
-    if incident is not None:
+    if incident is not None:  # the recorder may have forgotten its steps and its state since
         recent = [*incident.steps, *recent]
         if incident.state is not None:
             states.append(incident.state)

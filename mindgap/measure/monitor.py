@@ -293,7 +293,7 @@ class Monitor:
             batch: the batch, which ``autopsy`` then uses, or its index.
             name: the batch's index, where ``batch`` is the batch itself.
         """
-        if batch is None or isinstance(batch, (int, str)):
+        if batch is None or isinstance(batch, (int, str)):  # no batch, but perhaps its index
             name = batch if name is None else name
             batch = None
         begun_at = time.perf_counter()

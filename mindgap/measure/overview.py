@@ -395,6 +395,7 @@ class _Surveyor:
                 f"{answer}: log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}], "
                 f"{LEAST_SLOPE:g} is the border"
             )
+        # A line that cannot tell has no numbers.
         numbers = (fit.slope, low, high) if grows is not None else (math.nan,) * 3
         return [local_line, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
 
@@ -479,7 +480,7 @@ def _histogram_figure(sample: NoiseSample, alpha: float, seed: int) -> dict[str,
     bin_widths = np.diff(edges)
 
     def density(values: np.ndarray) -> list[float]:
-        """Share of the values in each bin over the bin's width."""
+        """Share of the values in each bin of ``edges`` over the bin's width."""
         return (np.histogram(values, edges)[0] / len(values) / bin_widths).tolist()
 
     return {

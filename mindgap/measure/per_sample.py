@@ -188,7 +188,7 @@ def _squares_by_structure(objective: Objective, batch: Any, size: int) -> tuple[
         users = graph.users(p)
         if id(p) in of_layers or len(users) != 1:  # explained already, or used more than once
             continue
-        edge = graph.sum_at(users[0])
+        edge = graph.sum_at(users[0])  # of the sum that the parameter is a term of
         if edge is not None:
             terms.append(_Term(partial(_squares_of_added, p), edge, [p]))
     squares = torch.zeros(size, dtype=torch.float64)

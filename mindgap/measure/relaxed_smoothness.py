@@ -197,7 +197,8 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
     Returns:
         L0 and L1, each of shape (samples,).
     """
-    place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)  # of the quantile
+    # Where the quantile ``cover`` of the readings lies when they are sorted.
+    place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)
 
     def least_loss(L1: Array) -> tuple[Array, Array]:
         """The least loss of the line L0 + L1 g over all L0 >= 0, and the L0 that attains it, for

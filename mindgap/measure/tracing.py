@@ -240,12 +240,12 @@ def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
     trace, running, handles = Trace(keeps_nodes=backward), [], []
 
     def enter(name: str, module: nn.Module, inputs: Any) -> None:
-        """Hook before a module: it is the innermost one that runs now."""
+        """Hook before a module: it joins ``running`` as the innermost one."""
         running.append(name)
 
     def leave(name: str, is_leaf: bool, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Hook after a module: it runs no more. Of one without children (``is_leaf``) note the
-        scale (and rank) of its output in the trace.
+        """Hook after a module: it leaves ``running``. Of one without children (``is_leaf``) note
+        the scale (and rank) of its output in the trace.
         """
         if running:
             running.pop()

@@ -400,6 +400,7 @@ def _sgd_steps(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> Ef
     kind = "gradient descent"
     if momentum:
         kind = "Nesterov" if nesterov else "heavy ball"
+    # c is the threshold at step size 1.
     bound = stability_threshold(1.0, momentum=momentum, nesterov=nesterov, dampening=dampening)
     rates = [float(group["lr"]) for group in groups]
     if len(set(rates)) == 1:

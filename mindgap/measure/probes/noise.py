@@ -257,6 +257,7 @@ class Sketch:
                 length = len(noise)
                 rows = math.ceil(length / self._k)
                 # Row r of k columns holds coordinates r k, r k + 1, ...: column j mod k takes j.
+                # ``signed`` is the noise times s, with zeros up to whole rows.
                 signed = noise.new_zeros(rows * self._k)
                 signs = self._signs[:length].to(noise.device)
                 torch.mul(noise, signs, out=signed[:length])

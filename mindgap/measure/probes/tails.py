@@ -482,7 +482,9 @@ def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generato
         return _Estimate(float(estimate), resampled, count)
 
     def gamma(values: Array) -> float:
-        """The estimate of 1/α, for norms the mean over four ways of making them symmetric."""
+        """The estimate of 1/α from values of shape (n,): of ``signed`` ones directly, of norms the
+        mean over four random ways of making them symmetric.
+        """
         estimates = []
         for _ in range(1 if signed else 4):
             moduli = np.abs(_symmetrise(values, signed, rng))
