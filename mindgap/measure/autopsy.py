@@ -474,12 +474,12 @@ class Replay:
             return tuple(not_finite) if len(not_finite) <= most else ()
         if not 2 <= count <= MOST_SAMPLES:
             return ()
-        if self.times_others(batch):
+        if self.times_others(batch):  # else no sample is out of range
             out_of_range = sum(self.times_others(rows(batch, [i])) > 0 for i in range(count))
             if out_of_range > most:
                 return ()
         with undisturbed(self.model), torch.no_grad():
-            self.model.eval()
+            self.model.eval()  # without dropout, and with batch norm's running statistics
             losses = [float(self.loss_of(rows(batch, [i]))) for i in range(count)]
         return _samples_that_explain(losses, most)
 

@@ -318,6 +318,7 @@ class SideBySide:
             values = vmap(loss, in_dims=(None, 0), randomness="different")(parameters, batches)
             return (values * counted).sum()
 
+        # By name; losses and gradients of each minibatch; gradient of the summed loss.
         self._trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
         self._each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different")
         self._total = grad(total)
@@ -435,6 +436,7 @@ def _groups(
     for start in range(0, count, DRAWN):
         drawn_now = min(DRAWN, count - start)
         samples = draw(generator, drawn_now * batch)
+        # The axis of samples becomes one of minibatches and one of samples.
         parts = [part.unflatten(0, (drawn_now, batch)) for part in samples]
         numbers = torch.arange(start, start + drawn_now, device=parts[0].device)
         for first in range(0, drawn_now, size):

@@ -273,6 +273,7 @@ class Monitor:
         else:
             recorder.after_loss(loss, batch)
         seconds += time.perf_counter() - begun_at
+        # A sample stands for what every step costs, so its seconds do not count apart.
         if self._samples_this_step:
             self._sampled_seconds += seconds
         else:
@@ -547,6 +548,7 @@ class Monitor:
         row, self._row = self._row, {}
         self.readings.append(row)
         self._hand_to_sinks("write", row)
+        # What the row took without its probes.
         on_probes = self._probe_seconds() - self._probe_seconds_before_row
         self._last_row_seconds = max(0.0, time.perf_counter() - self._row_begun_at - on_probes)
         self._row_seconds += self._last_row_seconds

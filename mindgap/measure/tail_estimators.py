@@ -94,8 +94,9 @@ def hill_gamma(logs: Array) -> Array:
     """
     k = logs.shape[-1] - 1
     u = np.arange(1, k + 1) / (k + 1)
+    # Rows of the pseudoinverse of the columns 1, u, u² give the three coefficients of the fit.
     intercept_weights, _, _ = np.linalg.pinv(np.vander(u, 3, increasing=True))
-    z = (logs[..., :-1] - logs[..., 1:]) * np.arange(1, k + 1)
+    z = (logs[..., :-1] - logs[..., 1:]) * np.arange(1, k + 1)  # Z_j
     return z @ intercept_weights
 
 

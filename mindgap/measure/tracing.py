@@ -125,11 +125,13 @@ class _TraceMode(TorchFunctionMode):
         if name in RECTIFIERS and output.ndim > 1:
             trace.dead.append((module, _share_of_units(output == 0)))
         elif name in SQUASHERS and output.ndim > 1:
+            # Tanh lies in (-1, 1), the sigmoid in (0, 1): the lower border mirrors the upper one.
             high = SQUASHERS[name]
             low = -high if name.startswith("tanh") else 1 - high
             saturated = (output > high) | (output < low)
             trace.saturated.append((module, float(saturated.double().mean())))
         elif name in ("softmax", "log_softmax"):
+            # Given by name or as the second argument; a negative axis counts from the end.
             axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if isinstance(axis, int):
                 trace.softmax_axes.append((name, axis % max(1, output.ndim), output.ndim))
@@ -192,6 +194,7 @@ def _share_of_units(zero: Tensor) -> float:
         zero: whether each output is zero, samples first; units lie on axis 1 where there are four
             axes or more (images), else on the last axis.
     """
+    # With the units first, a row holds all outputs of one.
     unit_axis = 1 if zero.ndim > 3 else zero.ndim - 1
     return float(zero.transpose(0, unit_axis).flatten(1).all(1).double().mean())
 

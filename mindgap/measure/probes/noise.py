@@ -283,7 +283,7 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
         flat = as_real(tensor).reshape(-1)
         if joined:
             alike = flat.dtype == joined[0].dtype and flat.device == joined[0].device
-            if not alike or length + len(flat) > limit:
+            if not alike or length + len(flat) > limit:  # the tensor cannot join them
                 yield torch.cat(joined)
                 joined, length = [], 0
         if len(flat) > limit:
@@ -328,6 +328,7 @@ def _norms_by_tensor(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.f
         while used < len(flat):
             if used_of_chunk == len(chunk):
                 chunk, used_of_chunk = next(mean_chunks), 0
+            # As many numbers as tensor and chunk both have left.
             count = min(len(flat) - used, len(chunk) - used_of_chunk)
             mean_part = chunk[used_of_chunk : used_of_chunk + count]
             noise = flat[used : used + count].to(chunk.dtype) - mean_part
