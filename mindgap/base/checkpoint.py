@@ -145,6 +145,7 @@ def _encode(
     if type(value) in (list, tuple, torch.Size):
         kind = "list" if type(value) is list else "tuple"
         return {kind: [inside(entry, i) for i, entry in enumerate(value)]}
+    # Keys may be of any kind, which JSON's own keys may not: pairs in a list.
     if type(value) in (dict, OrderedDict):
         pairs = [[inside(key, "key"), inside(entry, key)] for key, entry in value.items()]
         if type(value) is dict:
@@ -359,6 +360,7 @@ def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
         return entries if kind == "list" else tuple(entries)
     if node.keys() not in ({"dict"}, {"ordered", "versions"}):
         raise ValueError("a part of unknown form")
+    # Both kinds of mapping are lists of pairs.
     pairs = {}
     for key_and_value in _check_list(node["dict"] if "dict" in node else node["ordered"]):
         key, entry = _check_list(key_and_value)

@@ -521,7 +521,7 @@ def perform(
     recorder.flush(final=True)
     incident = recorder.incident
     if incident is None:
-        count = recorder.steps[-1].number + 1 if recorder.steps else 0
+        count = recorder.steps[-1].number + 1 if recorder.steps else 0  # they are numbered from 0
         healthy = f"in {count} steps no number was not finite and nothing left its range"
         return Autopsy("", f"Nothing to explain: {healthy}.")
     beginning = f"{_symptom(incident)} at step {incident.step}"
@@ -725,7 +725,7 @@ def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "")
         consequence: what its update did, where that showed the fault; else empty.
     """
     batch = replay.batch
-    if number != replay.incident.step:
+    if number != replay.incident.step:  # the model stands before the incident's step
         batch = replay.batch_at(number)
         replay.rewind_to(number)
     samples: tuple[int, ...] = ()

@@ -69,6 +69,7 @@ def history_of(
         states=sorted(states, key=lambda state: state.step),
         tensors=recorder.tensors,
     )
+    # Rows first, so that what the recorder knows of the same step takes their place.
     for row in rows:
         number = int(row["step"])
         history.norms[number] = float(row["loop_gradient_norm"])

@@ -110,6 +110,7 @@ def survey(
     for_noise = all_batches[: budget.batches(len(all_batches), 0.25, FOR_NOISE)]
     for_statistics = all_batches[: budget.batches(16, 0.2, FOR_STATISTICS)]
     surveyor = _Surveyor(objective, budget, seed)
+    # Part -> what measures it.
     parts: dict[str, Callable[[], list[SurveyLine]]] = {
         "training statistics": lambda: surveyor.read_statistics(for_statistics),
         "gradient noise": lambda: surveyor.read_noise(for_noise),
@@ -123,7 +124,7 @@ def survey(
         if finished is not None:
             finished(name)
     spent = time.perf_counter() - begun_at
-    if seconds is not None and spent > 1.2 * seconds:
+    if seconds is not None and spent > 1.2 * seconds:  # a single batch or product may run over
         sentence = (
             f"the survey took {spent:.3g} s, more than the {seconds:g} s that were given: one "
             f"gradient of a batch takes {budget.seconds_per_gradient:.2g} s"
@@ -259,7 +260,7 @@ class _Surveyor:
         self.figures["settling"] = [asdict(row) for row in statistics.growth]
         norm, noise = statistics.gradient_norm_unbiased, statistics.noise
         relative = "the gradient norm is lost in it"
-        if norm:
+        if norm:  # 0 where the estimate of its square is negative
             relative = f"{noise / norm:.3g} times the gradient norm"
         source = "" if statistics.per == "sample" else ", from minibatches"
         return [
@@ -310,9 +311,9 @@ class _Surveyor:
             lines.append(_not_measured("tail", str(error)))
         quantity = "infinite variance"
         try:
-            judged = infinite_variance(sample)
-            numbers = judged.index, *judged.interval, _ASSUMPTIONS[quantity]
-            lines.append(SurveyLine(quantity, judged.answer, *numbers, fails=judged.infinite))
+            judgement = infinite_variance(sample)
+            numbers = judgement.index, *judgement.interval, _ASSUMPTIONS[quantity]
+            lines.append(SurveyLine(quantity, judgement.answer, *numbers, fails=judgement.infinite))
         except RuleError as error:
             lines.append(_not_measured(quantity, str(error)))
         try:
@@ -431,7 +432,7 @@ def _edge_line(reading: Sharpness, edge: Stability) -> SurveyLine:
         reading: of the sharpness.
         edge: its ``stability``, where that is known.
     """
-    error_of_ratio = edge.error / edge.threshold
+    error_of_ratio = edge.error / edge.threshold  # the ratio is value over threshold
     low, high = edge.ratio - error_of_ratio, edge.ratio + error_of_ratio
     unstable: bool | None = None
     if low > 1 or (reading.converged and high < 1):

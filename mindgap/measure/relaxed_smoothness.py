@@ -149,7 +149,7 @@ def _conclude(fit: RelaxedSmoothness, cover: float) -> tuple[bool | None, str]:
     (low, high), (low_rank, high_rank) = fit.slope_interval, fit.rank_interval
     slope = f"log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}]"
     numbers = f"{slope}, rank correlation {fit.rank:.2f} [{low_rank:.2f}, {high_rank:.2f}]"
-    if low > 0 and low_rank > 0:
+    if low > 0 and low_rank > 0:  # it grows: the envelope says how
         envelope = f"{fit.L0:.3g}, but not in proportion to ||g||"
         if fit.L1 > 0:
             envelope = f"{fit.L0:.3g} + {fit.L1:.3g} ||g||"

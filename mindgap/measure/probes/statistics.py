@@ -382,6 +382,7 @@ class StatisticsProbe(Probe):
                 "sharpness",
             )
         }
+        # Step sizes of the optimizer's groups; none without an optimizer.
         rates = {float(g["lr"]) for g in getattr(at.optimizer, "param_groups", ())}
         lr = rates.pop() if len(rates) == 1 else 0.0  # 0: no step size that counts for all
         if lr > 0:

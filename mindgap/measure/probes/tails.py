@@ -410,6 +410,7 @@ def _by_tail(functional: Callable[[Array], Array]) -> _Estimator:
         if rows.shape[1] == 1:
             with np.errstate(divide="ignore"):
                 all_logs = np.log(estimators.largest(moduli[:, 0], count))
+            # Which values a resample's largest are is drawn directly, without the resample.
             ranks = estimators.resampled_ranks(count, k + 1, draws, rng)
             resampled_logs = np.maximum(all_logs, logs[k] - 1e3)[ranks]
         else:
