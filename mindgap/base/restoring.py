@@ -107,13 +107,16 @@ class Guard:
         parameters: also keep a copy of the parameters.
     """
 
+    # ``_buffers`` holds (module, name in it, buffer), ``_buffer_copies`` the values in the same
+    # order; ``_parameter_copies`` is None where none were asked for; ``_versions`` are counters
+    # that torch raises when a parameter is written in place.
+
     def __init__(self, model: nn.Module, batches: Any, parameters: bool) -> None:
         """Keep the present state, and set ``p.grad`` of every parameter to None."""
         self._randomness = _Randomness(loader_generators(batches))
         self._modes = [(module, module.training) for module in model.modules()]
         self._parameters = list(model.parameters())
-        self._versions = [p._version for p in self._parameters]  # raised by torch at each write
-        #: (module, name in it, buffer)
+        self._versions = [p._version for p in self._parameters]
         self._buffers = [
             (module, name, buffer)
             for module in model.modules()
@@ -175,7 +178,6 @@ class Guard:
     def leave(self) -> None:
         """Return everything to its first state. Ctrl-C waits until this is done."""
         with _interrupt_deferred():
-            # torch raises a version at every write in place.
             if self._versions != [p._version for p in self._parameters]:
                 self.restore_parameters()
             self.rewind_buffers(every=True)

@@ -99,6 +99,10 @@ class CapturedStatistics:
     Source: thesis, (6.2) and 6.6.2.
     """
 
+    # ``_gradient`` and ``_hessian`` are captured passes over a batch, made when first used. The one
+    # adds to ``_gradient_sum`` and ``_number_sums`` (loss, squared norm of the gradient), the other
+    # adds the product with ``_vector`` to ``_product_sum``.
+
     def __init__(
         self,
         model: nn.Module,
@@ -117,8 +121,6 @@ class CapturedStatistics:
         )
         #: sums of the losses and of the gradients' squared norms
         self._number_sums = torch.zeros(2, dtype=torch.float64, device=self._parameters[0].device)
-        # Made when first used: ``_gradient`` adds a batch's loss and gradient to their sums,
-        # ``_hessian`` its Hessian product.
         self._gradient: _CapturedSums | None = None
         self._hessian: _CapturedSums | None = None
 

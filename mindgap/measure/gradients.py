@@ -108,6 +108,9 @@ class BatchValue:
 class GradientPasses:
     """Repeatable passes over an objective's batches, made by ``gradient_passes``."""
 
+    # ``_guard`` puts loader, buffers and parameters back; ``_checksums`` are those of the batches
+    # of the first pass, and ``_batch_count`` is their number, None until that pass has ended.
+
     def __init__(
         self, objective: Objective, batches: Iterable[Any], guard: Guard, seed: int
     ) -> None:

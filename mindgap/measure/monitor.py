@@ -148,6 +148,13 @@ class Monitor:
         ([0, 2], True)
     """
 
+    # Fields that many methods use: ``_groups``, the probes by their needs; ``_watch`` and
+    # ``_recorder``, which read and keep every step; ``_row``, the row that is being written between
+    # the two hooks of a step (empty: none); ``_next_due``, the next step at which something may be
+    # due; ``_measuring``, whether a call of the loss is our own, and ``_notes_quickly``, whether
+    # one of the loop may be noted in the quickest way; ``_samples_this_step``, whether the step is
+    # timed as a sample of what every step costs; ``_*_seconds``, what was spent on what.
+
     def __init__(
         self,
         optimizer: Any,

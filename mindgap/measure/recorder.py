@@ -194,6 +194,11 @@ class Recorder:
             ``before_loss`` and ``after_loss``.
     """
 
+    # Fields that many methods use: ``_open_incident``, the one that is not over yet; ``_losses``
+    # and ``_gradient_norms``, the ordinary ones; ``_steps_to_read``, whose losses were not looked
+    # at yet; ``_calls_compared``, before and after how many calls random states were compared;
+    # ``_room_for_batches`` and ``_batch_bytes``, the bytes that batches may take and do take.
+
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, memory: float | None = None
     ) -> None:

@@ -51,6 +51,11 @@ class LoopWatch:
         is in weight; a rare batch is the likely cause: its gradient alone is large'
     """
 
+    # Fields that many methods use: ``_unread``, norms that are not read yet; ``_recent_norms``, the
+    # running range; ``_largest_entries``, those of the parameters before some steps, with the step;
+    # ``_steps_not_finite``, steps in a row, up to now, without a finite gradient, and
+    # ``_times_not_finite``, how often such a row began; ``_step``, the number of the coming step.
+
     def __init__(self, model: nn.Module, nonfinite: str = "note") -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._names, self._parameters = [n for n, _ in named], [p for _, p in named]

@@ -199,6 +199,9 @@ class Sketch:
         layer: place of the parameter tensor that each chosen coordinate lies in, shape (c,).
     """
 
+    # ``_k`` is k, ``_signs`` is s, ``_chunk_signs`` is t; ``_places`` says for each chunk where the
+    # chosen coordinates lie in it.
+
     def __init__(
         self, parameters: list[Any], projections: int, coordinates: int, seed: int
     ) -> None:
