@@ -280,7 +280,9 @@ class _OneGradient(CapturedGradient):
         )
 
     def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """Forward and backward pass of a group, then ``then``; returns the loss."""
+        """Forward and backward pass of a group, then ``then``; returns the loss. The parent captures
+        all of this.
+        """
         value = super()._backward(batch)
         with torch.no_grad():
             gradients = [p.grad.unsqueeze(0) for p in self._parameters if p.grad is not None]

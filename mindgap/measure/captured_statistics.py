@@ -62,7 +62,9 @@ class _CapturedSums(CapturedGradient):
         super().__init__(model, loss, batch, graph=graph)
 
     def _backward(self, batch: Batch) -> Tensor:
-        """Forward pass of a batch, then ``add``, which differentiates; returns the loss."""
+        """Forward pass of a batch, then ``add``, which differentiates; returns the loss. The parent
+        captures this in place of its own backward pass.
+        """
         loss = self._loss(self._model, *batch)
         self._add(loss, self._parameters)
         return loss.detach()

@@ -308,7 +308,7 @@ def _squares_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -
     """
     if gradient.ndim < 3 or gradient.shape[1:-1].numel() != places.numel():
         return None
-    repeated = places.reshape(1, -1).expand(gradient.shape[0], -1)
+    repeated = places.reshape(1, -1).expand(gradient.shape[0], -1)  # the same for each sample
     return RULES[nn.Embedding].squares(module, repeated, gradient)
 
 

@@ -206,6 +206,7 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
         1 - ``cover`` times.
         """
         rest = y - L1[:, None] * g
+        # The best L0 is a quantile of what is left above L1 g.
         L0 = np.maximum(0.0, np.partition(rest, place, axis=1)[:, place])
         above = rest - L0[:, None]  # how far each point lies above the line
         return np.maximum(cover * above, (cover - 1) * above).sum(axis=1), L0
@@ -246,6 +247,7 @@ def _rank_correlation(g: Array, y: Array) -> float:
 
 def _round_digits(values: Array) -> Array:
     """Positive numbers rounded to nine significant digits."""
+    # The power of ten that leaves nine digits before the point.
     factors = 10.0 ** (9 - np.ceil(np.log10(values)))
     return np.round(values * factors) / factors
 

@@ -228,7 +228,7 @@ class Sketch:
             in_chunk = chosen[(chosen >= start) & (chosen < start + length)]
             self._places.append((in_chunk - start).to(device))
             start += length
-        ends = np.cumsum([as_real(p).numel() for p in parameters])
+        ends = np.cumsum([as_real(p).numel() for p in parameters])  # of each, in all joined
         self.layer = np.searchsorted(ends, chosen.numpy(), side="right").astype(np.int64)
 
     def read(
