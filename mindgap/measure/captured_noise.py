@@ -280,8 +280,8 @@ class _OneGradient(CapturedGradient):
         )
 
     def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """Forward and backward pass of a group, then ``then``; returns the loss. The parent captures
-        all of this.
+        """Forward and backward pass of a group, then ``then``; returns the loss. The parent
+        captures all of this.
         """
         value = super()._backward(batch)
         with torch.no_grad():
