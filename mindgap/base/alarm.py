@@ -33,6 +33,7 @@ def time_limit(seconds: float, error: BaseException) -> Iterator[None]:
         return
 
     def too_late(number: int, frame: Any) -> NoReturn:
+        """Handler of SIGALRM, which gets the signal's number and the frame: raise ``error``."""
         raise error
 
     handler_before = signal.signal(signal.SIGALRM, too_late)

@@ -66,11 +66,13 @@ def rows(batch: Any, index: Any) -> Any:
         >>> rows((torch.arange(4), torch.arange(4)), [1, 3])
         (tensor([1, 3]), tensor([1, 3]))
     """
-    n = size(batch)
+    samples = size(batch)
 
     def select(entry: Any) -> Any:
-        """The chosen rows of a tensor with one row per sample; any other entry as it is."""
-        per_sample = isinstance(entry, Tensor) and entry.ndim and len(entry) == n
+        """The rows ``index`` of a tensor that has as many rows as the batch has ``samples``; any
+        other entry as it is.
+        """
+        per_sample = isinstance(entry, Tensor) and entry.ndim and len(entry) == samples
         return entry[index] if per_sample else entry
 
     if isinstance(batch, Tensor):

@@ -120,7 +120,8 @@ def _request(hint: Any) -> Request | None:
     """What a type annotation asks for: a function that tests a value, and what passes the test in
     words. None where it asks for nothing that can be tested.
     """
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    # Of ``list[int]``: list and (int,). Without brackets: None and ().
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:  # ``Vectors``: those with a rule are not handed here
         return (
             lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0,
@@ -129,18 +130,19 @@ def _request(hint: Any) -> Request | None:
     if hint in _PLAIN:
         return _PLAIN[hint]
     if origin in (types.UnionType, typing.Union):
-        return _union_request(inside)
+        return _union_request(args)
     if origin is collections.abc.Callable:
         return callable, "a function"
     base = origin or hint
     if not isinstance(base, type):
         return None
-    if getattr(base, "_is_protocol", False):
+    if getattr(base, "_is_protocol", False):  # ``isinstance`` may refuse these
         return _protocol_request(base)
-    if base is tuple and len(set(inside)) > 1 and Ellipsis not in inside:
-        return _record_request(inside)
+    if base is tuple and len(set(args)) > 1 and Ellipsis not in args:  # entries of several kinds
+        return _record_request(args)
     if base in (tuple, list, collections.abc.Sequence):
-        return _sequence_request(base, inside)
+        return _sequence_request(base, args)
+    # By name, so that neither package is imported here.
     if (base.__module__, base.__name__) == ("numpy", "ndarray"):
         return (
             lambda value: type(value).__module__ == "numpy" and is_numeric(value),
@@ -176,6 +178,7 @@ def _protocol_request(base: type) -> Request | None:
     members = sorted(name for name in names if not name.startswith("_"))
 
     def has_all(value: Any) -> bool:
+        """Whether a value is no class and has every name of ``members``."""
         return not isinstance(value, type) and all(hasattr(value, name) for name in members)
 
     if not members:
@@ -189,8 +192,10 @@ def _record_request(hints: tuple[Any, ...]) -> Request:
     """
     requests = [_request(hint) for hint in hints]
 
-    # A request of None lets every entry pass.
     def fits(value: Any) -> bool:
+        """Whether a value is a tuple or list whose entries pass ``requests``, one each; a request
+        of None lets every entry pass.
+        """
         return (
             isinstance(value, (tuple, list))
             and len(value) == len(requests)
@@ -212,10 +217,12 @@ def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
     """
     entry_request = _request(hints[0]) if hints else None
     kinds = (tuple, list) if base is tuple else (list, tuple, range)
-    #: 0: any length.
-    length = len(hints) if base is tuple and Ellipsis not in hints else 0
+    length = len(hints) if base is tuple and Ellipsis not in hints else 0  # 0: any length
 
     def fits(value: Any) -> bool:
+        """Whether a value is of these ``kinds`` and this ``length``, and its first entries pass
+        ``entry_request``; a request of None lets every entry pass.
+        """
         if not isinstance(value, kinds) or (length and len(value) != length):
             return False
         return entry_request is None or all(
@@ -254,20 +261,21 @@ def _named_rule(hint: Any) -> Rule | None:
     ``Annotated[float, rule]`` gives its own rule, and ``Annotated[...] | None`` lets None pass too.
     Any other annotation gives the test of its ``_request``.
     """
-    inside = typing.get_args(hint)
-    if typing.get_origin(hint) is Annotated and callable(inside[1]):
-        return inside[1]
-    if len(inside) == 2 and inside[1] is type(None) and typing.get_origin(inside[0]) is Annotated:
-        rule_of_range = _named_rule(inside[0])
+    args = typing.get_args(hint)  # what stands in the annotation's brackets
+    if typing.get_origin(hint) is Annotated and callable(args[1]):
+        return args[1]
+    # ``Annotated[...] | None``
+    if len(args) == 2 and args[1] is type(None) and typing.get_origin(args[0]) is Annotated:
+        rule_of_range = _named_rule(args[0])
         if rule_of_range is None:
             return None
         return lambda name, value: value is None or rule_of_range(name, value)
     request = _request(hint)
     if request is None or request[1] == "a object":  # ``object``, or a name that is not known here
         return None
-    test, words = request
-    # ``fail`` raises.
-    return lambda name, value: test(value) or fail(name, f"must be {words}", value)
+    test, wanted = request
+    # ``fail`` raises, so that the rule's value does not matter.
+    return lambda name, value: test(value) or fail(name, f"must be {wanted}", value)
 
 
 def _accepts_any(hint: Any) -> bool:
@@ -290,9 +298,10 @@ def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
     rules = {}
     for name, hint in function.__annotations__.items():
         try:
+            # A text where the module postpones its annotations.
             annotation = eval(hint, {}, names) if isinstance(hint, str) else hint
             rule = _named_rule(annotation) if numeric or not _accepts_any(annotation) else None
-        except (TypeError, AttributeError, NameError):
+        except (TypeError, AttributeError, NameError):  # an annotation that means nothing here
             rule = None
         if name != "return" and rule is not None:
             rules[name] = rule
@@ -331,10 +340,13 @@ def checked_types(function: F, numeric: bool = False) -> F:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: x must be a number, got 'a'
     """
-    order = list(inspect.signature(function).parameters)
+    order = list(inspect.signature(function).parameters)  # names, for arguments without one
     rules = cache(lambda: _rules(function, numeric))
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Check the arguments by ``rules``, then call the function; ``order`` names those that come
+        without a name.
+        """
         # Parameter name -> rule; made at the first call, when all names of annotations exist.
         rules_by_name = rules()
         for name, value in (*zip(order, args), *kwargs.items()):
@@ -366,7 +378,7 @@ def _under_name_of(function: Callable[..., Any], call: Any) -> Callable[..., Any
         call.__code__,
         getattr(function, "__globals__", {}),
         function.__name__,
-        None,
+        None,  # defaults: ``call`` takes any arguments
         call.__closure__,
     )
     return wraps(function)(twin)
@@ -390,7 +402,9 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         caught = (*caught, TypeError, AttributeError)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        """Call the function; errors that arose in a formula become a ``RuleError``."""
+        """Call ``inner``, the function with checked arguments; an error of the kinds in ``caught``
+        that arose in our own code (``_is_ours``) becomes a ``RuleError``, which ``_refuse`` raises.
+        """
         try:
             return inner(*args, **kwargs)
         except _RuleError:
@@ -402,7 +416,8 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
                 "arguments", f"must fit together in {function.__name__} ({error})", (args, kwargs)
             )
 
-    # ``call`` will see the globals of ``function``, so it takes these names from here.
+    # ``call`` will see the globals of ``function``, so it takes these names of this module from
+    # here.
     _refuse, _RuleError, _is_ours = fail, RuleError, _is_own_error
     return _under_name_of(function, call)
 

@@ -61,7 +61,9 @@ class CheckpointError(RuleError):
 
 
 def _refuse(path: Path, rule: str, got: str, reason: str) -> NoReturn:
-    """Raise the error of a file that cannot be used; ``reason`` as in ``CheckpointError``."""
+    """Raise the error of a file that cannot be used: it breaks a rule ("must be whole"), because
+    ``got`` was found. ``reason`` is the kind of trouble, as in ``CheckpointError``.
+    """
     raise CheckpointError(f"checkpoint {rule}, got {got} in {path}", reason)
 
 
@@ -91,6 +93,7 @@ def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str])
     tree = _encode(content, arrays, descriptions, "content", 0)
     header = {"kind": kind, "of": dict(of), "arrays": descriptions, "content": tree}
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    # ``-n % _ALIGN`` is what n lacks to the next multiple; JSON may end in spaces.
     text += b" " * (-(len(MAGIC) + _SUMS + len(text)) % _ALIGN)
     chunks: list[Any] = []  # each array, then zeros up to the next multiple of ``_ALIGN``
     for array in arrays:
@@ -134,12 +137,15 @@ def _encode(
         return {"tensor": len(descriptions) - 1}
 
     def inside(entry: Any, name: object) -> Any:
-        """An entry of the value as JSON."""
+        """An entry of the value in the same form, one level deeper; its tensors join ``arrays``. An
+        error says by ``name`` which entry of ``place`` it is.
+        """
         return _encode(entry, arrays, descriptions, f"{place}[{name!r}]", depth + 1)
 
     if type(value) in (list, tuple, torch.Size):
         kind = "list" if type(value) is list else "tuple"
         return {kind: [inside(entry, i) for i, entry in enumerate(value)]}
+    # Keys may be of any kind, which JSON's own keys may not: pairs in a list.
     if type(value) in (dict, OrderedDict):
         pairs = [[inside(key, "key"), inside(entry, key)] for key, entry in value.items()]
         if type(value) is dict:
@@ -221,7 +227,7 @@ def read_checkpoint(
             _refuse(path, rule, repr(description["device"]), "other")
     try:
         content = _decode(header["content"], tensors, 0)
-        if any(tensor is not None for tensor in tensors):
+        if any(tensor is not None for tensor in tensors):  # ``_decode`` takes those that are used
             raise ValueError("an array that nothing refers to")
     except (ValueError, TypeError, KeyError, IndexError) as error:
         _refuse(path, "must be whole", f"a damaged content ({error_words(error)})", "damaged")
@@ -242,7 +248,7 @@ def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryvie
         CheckpointError: the file is damaged.
     """
     begin = len(MAGIC) + _SUMS  # of the header
-    sums = bytes(data[len(MAGIC) : begin])
+    sums = bytes(data[len(MAGIC) : begin])  # two lengths of 8 bytes, then the checksum
     header_length, arrays_length = (int.from_bytes(sums[i : i + 8], "little") for i in (0, 8))
     file_length = begin + header_length + arrays_length
     if len(sums) < _SUMS or file_length != len(data):
@@ -319,9 +325,10 @@ def _read_tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tenso
             flat = flat.view(dtype)
         else:
             flat = torch.empty(0, dtype=dtype)
+        # The bytes lie with the axes in ``order``; this puts them back.
         axes_back = [order.index(axis) for axis in range(len(order))]
         yield flat.reshape([shape[axis] for axis in order]).permute(axes_back)
-        offset += size + -size % _ALIGN
+        offset += size + -size % _ALIGN  # the next multiple of ``_ALIGN``
 
 
 def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
@@ -353,6 +360,7 @@ def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
         return entries if kind == "list" else tuple(entries)
     if node.keys() not in ({"dict"}, {"ordered", "versions"}):
         raise ValueError("a part of unknown form")
+    # Both kinds of mapping are lists of pairs.
     pairs = {}
     for key_and_value in _check_list(node["dict"] if "dict" in node else node["ordered"]):
         key, entry = _check_list(key_and_value)

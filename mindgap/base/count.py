@@ -40,7 +40,7 @@ class OracleCount:
         return self._counts
 
     def __getitem__(self, name: str) -> int:
-        # Calls of this name so far.
+        """Calls of this name so far."""
         return self._spread_together()[name]
 
     @property

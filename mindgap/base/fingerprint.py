@@ -176,6 +176,7 @@ class _Text:
         if isinstance(value, FunctionType):
             return self._function(value, depth)
         if isinstance(value, MethodType):
+            # With the attributes of its object, but for those that the method itself stores to.
             code = getattr(value.__func__, "__code__", None)
             changed = set() if code is None else _stored_names(code, "ATTR")
             owner = self._object(value.__self__, changed, depth)
@@ -188,6 +189,7 @@ class _Text:
             call = self.describe(type(value).forward, True, depth + 1)
             return f"{type(value).__qualname__} {weights} {call}"
         if isinstance(value, (frozenset, set)) and (is_constant or isinstance(value, frozenset)):
+            # Sorted, because a set has no order.
             return f"set {sorted(self.describe(entry, is_constant, depth + 1) for entry in value)}"
         if isinstance(value, tuple) or (isinstance(value, list) and is_constant):
             return f"{[self.describe(entry, is_constant, depth + 1) for entry in value]}"
@@ -195,6 +197,7 @@ class _Text:
             return f"{[self.describe(item, is_constant, depth + 1) for item in value.items()]}"
         if is_dataclass(value) and not isinstance(value, type):
             return self._object(value, set(), depth)
+        # An object that is called like a function.
         method = None if isinstance(value, type) else vars(type(value)).get("__call__")
         if isinstance(method, FunctionType):
             owner = self._object(value, _stored_names(method.__code__, "ATTR"), depth)
@@ -215,16 +218,19 @@ class _Text:
             return value.__qualname__
         self._seen.add(id(code))
         names = {name for nested in _nested_codes(code) for name in nested.co_names}
+        # Containers count with their entries only where the code looks as if it changed none.
         is_constant = not (names & _CHANGES) and not _stored_names(code, "SUBSCR")
         outside: list[tuple[str, Any]] = [
             ("defaults", value.__defaults__),
             ("defaults by name", value.__kwdefaults__),
         ]
+        # Variables of the closure, but for those that the function stores to.
         changed = _stored_names(code, "DEREF")
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
             if name not in changed:
                 with suppress(ValueError):  # a cell that is not filled yet
                     outside.append((name, cell.cell_contents))
+        # Globals in the same way.
         changed = _stored_names(code, "GLOBAL")
         for name in sorted(names - changed):
             global_value = value.__globals__.get(name)
@@ -260,6 +266,7 @@ class _Text:
         attributes = []
         for name in sorted(names):
             attribute = getattr(value, name, None)
+            # A cached property has its value among the attributes only after its first use.
             skipped = name in changed or isinstance(getattr(kind, name, None), cached_property)
             if not skipped and isinstance(attribute, (*_PLAIN, FunctionType)):
                 attributes.append(f"{name} = {self.describe(attribute, True, depth + 1)}")

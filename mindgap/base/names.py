@@ -45,7 +45,9 @@ def lazy_names(
     """
 
     def __getattr__(name: str) -> Any:
-        # Python calls it for a name that the package does not have yet.
+        """What a public name stands for, whose module is imported now. Python calls this for a
+        name that the package does not have yet.
+        """
         if name in module_of:
             module = module_of[name]
             whole_path = module if module.startswith("mindgap.") else f"{package}.{module}"
@@ -55,6 +57,7 @@ def lazy_names(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
+        """All public names, loaded or not."""
         return sorted((*module_of, *modules))
 
     return __getattr__, __dir__

@@ -79,6 +79,7 @@ class _Randomness:
         # Asking for the CUDA states would start CUDA; a process that has not started it has no
         # state to lose.
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        # Those of ``generators``.
         self._states = [(generator, generator.get_state()) for generator in generators]
 
     def restore(self) -> None:
@@ -105,6 +106,10 @@ class Guard:
         batches: a loader whose generators are protected, or None.
         parameters: also keep a copy of the parameters.
     """
+
+    # ``_buffers`` holds (module, name in it, buffer), ``_buffer_copies`` the values in the same
+    # order; ``_parameter_copies`` is None where none were asked for; ``_versions`` are counters
+    # that torch raises when a parameter is written in place.
 
     def __init__(self, model: nn.Module, batches: Any, parameters: bool) -> None:
         """Keep the present state, and set ``p.grad`` of every parameter to None."""
@@ -158,7 +163,7 @@ class Guard:
                 compared.append((buffer, copy))
         if compared:
             with torch.no_grad():
-                changes = torch.stack([(now != copy).any().cpu() for now, copy in compared])
+                changes = torch.stack([(buffer != copy).any().cpu() for buffer, copy in compared])
                 for (buffer, copy), changed in zip(compared, changes.tolist(), strict=True):
                     if changed:
                         buffer.copy_(copy)
@@ -234,14 +239,14 @@ def _interrupt_deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    caught: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *arguments: caught.append(arguments))
+    interrupts: list[Any] = []  # the handler's arguments at each signal that was held back
+    signal.signal(signal.SIGINT, lambda *arguments: interrupts.append(arguments))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if caught:
-            handler(*caught[0])
+        if interrupts:
+            handler(*interrupts[0])
 
 
 def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:

@@ -32,6 +32,7 @@ def stream_seed(seed: int, *names: str | int) -> int:
     """
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         fail("seed", "must be a whole number", seed)
+    # The separator keeps ("a", "b") apart from ("ab",); the type keeps 1 apart from "1".
     text = "\x1f".join([str(int(seed)), *(f"{type(n).__name__}:{n}" for n in names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 

@@ -119,12 +119,15 @@ def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        # Takes the arguments of torch's function.
+        """The convolution over ``dimensions`` of space, by ``_Convolution``; takes the arguments of
+        torch's function, and gives None where torch must do it.
+        """
         if isinstance(padding, str) or not _is_covered(input, weight, bias):
             return None
         if not input.ndim == weight.ndim == dimensions + 2:  # an input without a batch axis
             return None
         sizes = [_per_dimension(size, dimensions) for size in (stride, padding, dilation)]
+        # These two are for transposed convolutions only.
         transposed, output_padding = False, [0] * dimensions
         geometry = (*sizes, transposed, output_padding, groups)
         return _Convolution.apply(input, weight, bias, geometry)
@@ -183,13 +186,13 @@ def _is_covered(*tensors: Tensor | None) -> bool:
     is wanted, and neither autocast nor a torch.func transform is active. None stands for a tensor
     that the function was not given.
     """
-    given = [t for t in tensors if t is not None]
-    first = given[0]
+    present = [t for t in tensors if t is not None]
+    first = present[0]
     return (
         torch.is_grad_enabled()
-        and any(t.requires_grad for t in given)
-        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == first.dtype for t in given)
-        and all(t.layout == torch.strided and t.device == first.device for t in given)
+        and any(t.requires_grad for t in present)
+        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == first.dtype for t in present)
+        and all(t.layout == torch.strided and t.device == first.device for t in present)
         and first.is_floating_point()
         and first.numel() > 0
         and not torch.is_autocast_enabled(first.device.type)
@@ -204,8 +207,8 @@ def _saving_hooks() -> Any:
     Checkpointing sets its own: other hooks than at the block's begin mean a checkpointed part.
     Where this torch has no such function, a new object each time, so that no two are equal.
     """
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return object() if top is None else top(False)
+    innermost_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return object() if innermost_hooks is None else innermost_hooks(False)
 
 
 def _per_dimension(size: Any, dimensions: int) -> list[int]:
@@ -250,7 +253,8 @@ class _Convolution(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
-        # Derivatives by x, w and b (None where not needed), and None for the geometry.
+        # Derivatives by x, w and b (None where not needed), and None for the geometry. The saved
+        # tensors are x and w.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _ConvolutionGradient.apply(
             grad_y, *ctx.saved_tensors, ctx.geometry, ctx.bias_shape, wanted
@@ -293,8 +297,8 @@ class _ConvolutionGradient(Function):
         by_grad_y = by_x = by_w = None
 
         def first_backward(x: Tensor, w: Tensor, place: int) -> Tensor:
-            """The gradient of the first backward pass with this input and weight, by the input
-            (``place`` 0) or by the weight (``place`` 1).
+            """What a first backward pass of ``grad_y`` gives for this input and weight: the
+            gradient by the input (``place`` 0) or by the weight (``place`` 1).
             """
             wanted = [i == place for i in range(3)]
             return aten.convolution_backward(grad_y, x, w, None, *ctx.geometry, wanted)[place]
@@ -304,9 +308,9 @@ class _ConvolutionGradient(Function):
             by_w = first_backward(cot_x, w, 1) if needs_w else None
         if cot_w is not None:
             by_x = first_backward(x, cot_w, 0) if needs_x else None
-            if needs_grad_y:
+            if needs_grad_y:  # cot_b goes in as the bias
                 by_grad_y = _add(by_grad_y, aten.convolution(x, cot_w, cot_b, *ctx.geometry))
-        elif cot_b is not None and needs_grad_y:
+        elif cot_b is not None and needs_grad_y:  # without cot_w no convolution has added it
             by_grad_y = _add(by_grad_y, _over_channels(cot_b, grad_y).expand_as(grad_y))
         return by_grad_y, by_x, by_w, None, None, None
 
@@ -326,14 +330,15 @@ class _BatchNorm(Function):
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
         # Derivatives by x, w and b (None where not needed), and None for mean, variance and eps.
+        # The saved tensors are x, w, mean and variance.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _BatchNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.eps, wanted)
         return *grads, None, None, None
 
 
 class _BatchNormGradient(Function):
-    """(grad_x, grad_w, grad_b) of grad_y, x, w: grad_x = w s grad_y, grad_w = s sum (x - mean)
-    grad_y, grad_b = sum grad_y.
+    """(grad_x, grad_w, grad_b) of grad_y, x, w: with s = 1 / sqrt(variance + eps) they are grad_x =
+    w s grad_y, grad_w = s sum (x - mean) grad_y, grad_b = sum grad_y.
     """
 
     @staticmethod
@@ -366,7 +371,7 @@ class _BatchNormGradient(Function):
         needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
         by_grad_y = by_x = by_w = None
         if cot_w is not None:
-            if needs_grad_y:
+            if needs_grad_y:  # s (x - mean) cot_w + cot_b
                 by_grad_y = _normalise_batch(x, cot_w, cot_b, mean, variance, eps)
             if needs_x:
                 by_x = grad_y * _over_channels(cot_w * (variance + eps).rsqrt(), grad_y)
@@ -424,15 +429,17 @@ class _LayerNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
-        # Derivatives by x, w and b (None where not needed), and None for shape and eps.
+        # Derivatives by x, w and b (None where not needed), and None for shape and eps. The saved
+        # tensors are x, w, and the mean and s = 1 / sqrt(var x + eps) of the forward pass.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _LayerNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.shape, ctx.eps, wanted)
         return *grads, None, None
 
 
 class _LayerNormGradient(Function):
-    """(grad_x, grad_w, grad_b) of grad_y, x, w: with P c = c - mean c - z mean(c z), grad_x = s P(w
-    grad_y), grad_w = sum z grad_y, grad_b = sum grad_y.
+    """(grad_x, grad_w, grad_b) of grad_y, x, w: with s = 1 / sqrt(var x + eps), z = (x - mean x) s
+    and P c = c - mean c - z mean(c z) they are grad_x = s P(w grad_y), grad_w = sum z grad_y,
+    grad_b = sum grad_y.
 
     P is symmetric, so that <cot_x, grad_x> = <s P(cot_x), w grad_y>.
     """
@@ -480,17 +487,20 @@ class _LayerNormGradient(Function):
 
         if cot_w is not None:
             if needs_grad_y:
+                # z cot_w + cot_b, by the kernel of the forward pass.
                 by_grad_y = aten.native_layer_norm(x, ctx.shape, cot_w, cot_b, ctx.eps)[0]
             by_x = project_and_scale(grad_y, cot_w) if needs_x else None
         elif cot_b is not None and needs_grad_y:
-            by_grad_y = cot_b.expand_as(grad_y).clone()
+            by_grad_y = cot_b.expand_as(grad_y).clone()  # ``_add`` may write into it
         if cot_x is not None:
             if needs_grad_y or needs_w:
+                # By <cot_x, grad_x> = <s P(cot_x), w grad_y>, which is linear in grad_y and in w.
                 projected = project_and_scale(cot_x, None)
                 by_grad_y = _add(by_grad_y, projected * w) if needs_grad_y else None
                 sample_axes = tuple(range(grad_y.ndim - len(ctx.shape)))
                 if needs_w:
                     by_w = grad_y * projected
+                    # ``sum`` takes an empty tuple of axes for all axes.
                     by_w = by_w.sum(sample_axes) if sample_axes else by_w
             if needs_x:
                 through_x = _layer_norm_second_derivative(
@@ -515,9 +525,10 @@ def _layer_norm_second_derivative(
         c: w grad_y, made by the caller, and overwritten where no graph is built.
         shape: sizes of the last dimensions, over which the norm and all means go.
     """
-    last = tuple(range(-len(shape), 0))
+    last = tuple(range(-len(shape), 0))  # the dimensions of the norm
 
     def mean(values: Tensor) -> Tensor:
+        """The mean over the dimensions of the norm, which stay as dimensions of size 1."""
         return values.mean(last, keepdim=True)
 
     if torch.is_grad_enabled():
@@ -539,11 +550,13 @@ class _Gelu(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        # y = x Phi(x).
         ctx.save_for_backward(x)
         return aten.gelu(x)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
+        # The derivative by x, which is the one saved tensor.
         return _GeluGradient.apply(grad_y, *ctx.saved_tensors)
 
 
@@ -556,6 +569,7 @@ class _GeluGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, grad_y: Tensor, x: Tensor) -> Tensor:
+        # grad_x = grad_y y'(x); what the second derivative needs is computed now and kept.
         ctx.save_for_backward(grad_y, x, _gelu_second_derivative(grad_y, x))
         return aten.gelu_backward(grad_y, x)
 

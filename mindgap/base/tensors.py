@@ -159,7 +159,7 @@ def blocks(
         ... ]
         [[3], [4], [1]]
     """
-    block: tuple[list[Tensor], ...] = tuple([] for _ in lists)
+    block: tuple[list[Tensor], ...] = tuple([] for _ in lists)  # the one that is being filled
     count, kind = 0, None  # elements of the block, and its device and dtype
     if limit is None:
         first_tensors = [tensors[0] for tensors in lists if tensors]
@@ -269,6 +269,7 @@ def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
         least, largest = (1e-140, 1e150) if all_float64 else (1e-15, 1e18)
         if least < float(norm) < largest:
             return norm
+    # Squares of narrower numbers stay within the range of float64; float64 entries are scaled.
     if all(tensor.dtype != torch.float64 for tensor in real):
         return _stretch_norm(real, torch.float64)
     return _combine(torch.stack([norm.to(real[0].device) for norm in _scaled_norms(real)]))
@@ -315,7 +316,9 @@ def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     def reduce(value: Tensor, operation: str) -> Tensor:
-        """Reduce a value by "sum" or "max" over the dimensions that the DTensor is sharded over."""
+        """Reduce a value by "sum" or "max" over the dimensions of ``mesh`` that the DTensor is
+        sharded over; over the others it is the same everywhere.
+        """
         kinds = [Partial(operation) if p.is_shard() else Replicate() for p in placements]
         return DTensor.from_local(value, mesh, kinds).full_tensor()
 

@@ -106,6 +106,7 @@ class Autopsy:
         return "\n".join([self.sentence, *(f"- {line}" for line in self.findings)])
 
     def _repr_html_(self) -> str:
+        """The sentence and the findings, as a notebook shows them."""
         items = "".join(f"<li>{escape(line)}</li>" for line in self.findings)
         return f"<p><b>{escape(self.sentence)}</b></p>" + (f"<ul>{items}</ul>" if items else "")
 
@@ -184,7 +185,8 @@ class Replay:
                 batch = self.recall(call.key)
             if batch is None:
                 return []
-            # No versions were noted for tensors of inference mode, because they have none.
+            # Other versions than at the call: a tensor of the batch was overwritten since. None
+            # were noted for tensors of inference mode, because they have none.
             if call.versions and call.versions != tuple(t._version for t in tensors_in(batch)):
                 return []
             calls.append((call, batch))
@@ -218,6 +220,7 @@ class Replay:
         for step in self.incident.steps[:-1]:
             if not (of_loss and usual_range.excess(step.loss)):
                 usual_batches += [batch for _, batch in self._calls_of(step)[:1]]
+        # Every ``spacing``-th of them.
         spacing = max(1, len(usual_batches) // ORDINARY_BATCHES)
         return [*usual_batches[::spacing][:ORDINARY_BATCHES], *measuring_batches][:ORDINARY_BATCHES]
 
@@ -229,6 +232,8 @@ class Replay:
         optimizer has), buffers, gradients, modes and random numbers are put back.
         """
         with ExitStack() as stack:
+            # A compiled model would compile again for other shapes; where this module was never
+            # imported nothing is compiled.
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(undisturbed(self.model, parameters=True))
@@ -270,16 +275,17 @@ class Replay:
         """
         state = self.state
         with torch.no_grad():
-            for tensor, kept in zip(self.tensors, state.parameters, strict=True):
-                tensor.copy_(kept)
-            for buffer, kept in zip(self.model.buffers(), state.buffers, strict=True):
-                buffer.copy_(kept)
+            for tensor, saved in zip(self.tensors, state.parameters, strict=True):
+                tensor.copy_(saved)
+            for buffer, saved in zip(self.model.buffers(), state.buffers, strict=True):
+                buffer.copy_(saved)
         for module, training in zip(self.model.modules(), state.training_modes, strict=True):
             module.training = training
         _set_random(state.random_state, self.tensors)
         self.twin = make_twin(self.optimizer, state.optimizer)
 
     def _clear_gradients(self) -> None:
+        """Take ``grad`` away from all parameters, so that ``backward`` begins at zero."""
         for tensor in self.tensors:
             tensor.grad = None
 
@@ -362,10 +368,10 @@ class Replay:
         self._clear_gradients()
         losses = []
         for call, batch in calls:
-            if call.random_state is not None:
+            if call.random_state is not None:  # the loss draws random numbers: the same ones again
                 _set_random(call.random_state, self.tensors)
             loss = self.loss_of(batch, call)
-            (loss / len(calls)).backward()
+            (loss / len(calls)).backward()  # gradients of the mean over the calls add up
             losses.append(float(loss.detach()))
         mean_loss = sum(losses) / len(losses)
         norms = [_norm(p.grad) if p.grad is not None else 0.0 for p in self.trained.values()]
@@ -418,10 +424,13 @@ class Replay:
         state_sizes: dict[str, list[list[float]]] = {}
 
         def keep_states(name: str, module: nn.RNNBase, inputs: Any, out: Any) -> None:
-            """Hook after a recurrent layer: note the size of its state at every time step."""
+            """Hook after a recurrent layer: note the size of its state at every time step in
+            ``state_sizes``.
+            """
             states = out[0] if isinstance(out, tuple) else out
             if isinstance(states, Tensor) and states.ndim == 3:
-                # The largest modulus over features and over the sequences of the batch.
+                # The largest modulus over features (axis 2) and over the sequences of the batch,
+                # which lie on the one of the first two axes that is not time.
                 time_axis = 1 if module.batch_first else 0
                 sizes = states.detach().double().abs().amax(dim=(2, 1 - time_axis)).tolist()
                 state_sizes.setdefault(name, []).append(sizes)
@@ -441,7 +450,9 @@ class Replay:
         finally:
             for handle in handles:
                 handle.remove()
-        sizes_by_call: dict[str, list[float]] = {}  # of a cell, which is called at each time step
+        # A cell is called once at each time step: its calls in order, by the root mean square of
+        # the output, are a sequence of states, too.
+        sizes_by_call: dict[str, list[float]] = {}
         for name, size_of_output in trace.scales:
             sizes_by_call.setdefault(name, []).append(size_of_output)
         for name, sizes in sizes_by_call.items():
@@ -463,12 +474,12 @@ class Replay:
             return tuple(not_finite) if len(not_finite) <= most else ()
         if not 2 <= count <= MOST_SAMPLES:
             return ()
-        if self.times_others(batch):
+        if self.times_others(batch):  # else no sample is out of range
             out_of_range = sum(self.times_others(rows(batch, [i])) > 0 for i in range(count))
             if out_of_range > most:
                 return ()
         with undisturbed(self.model), torch.no_grad():
-            self.model.eval()
+            self.model.eval()  # without dropout, and with batch norm's running statistics
             losses = [float(self.loss_of(rows(batch, [i]))) for i in range(count)]
         return _samples_that_explain(losses, most)
 
@@ -510,7 +521,7 @@ def perform(
     recorder.flush(final=True)
     incident = recorder.incident
     if incident is None:
-        count = recorder.steps[-1].number + 1 if recorder.steps else 0
+        count = recorder.steps[-1].number + 1 if recorder.steps else 0  # they are numbered from 0
         healthy = f"in {count} steps no number was not finite and nothing left its range"
         return Autopsy("", f"Nothing to explain: {healthy}.")
     beginning = f"{_symptom(incident)} at step {incident.step}"
@@ -539,7 +550,7 @@ def _judge(replay: Replay) -> Autopsy:
     that no recorded step shows; an update before, where other batches are bad as well at the
     present weights; a recurrent state; an operation; else the batch.
     """
-    incident, last = replay.incident, replay.replayed[-1]
+    incident, last_replayed = replay.incident, replay.replayed[-1]
     trace, growth = replay.trace_passes()
     recurrent = max(growth, key=lambda name: growth[name], default="")
     explodes = bool(recurrent) and growth[recurrent] > GROWTH
@@ -549,18 +560,20 @@ def _judge(replay: Replay) -> Autopsy:
     if (
         incident.kind == "gradient"
         and earlier_scales
-        and last.gradient_scale > JUMP * max(earlier_scales)
+        and last_replayed.gradient_scale > JUMP * max(earlier_scales)
     ):
         return _blame_scaled_gradient(replay, max(earlier_scales))
     # The replay must be as bad as the run was, else it is no replay of what happened.
-    recorded = last.step.loss if incident.kind == "loss" else _recorded_norm(last.step)
-    if replay.out_of_range(recorded) and not replay.out_of_range(last.measure):
+    recorded = (
+        last_replayed.step.loss if incident.kind == "loss" else _recorded_norm(last_replayed.step)
+    )
+    if replay.out_of_range(recorded) and not replay.out_of_range(last_replayed.measure):
         return _blame_unseen_change(replay, recorded)
     weights_broken = any(
         not bool(tensor.isfinite().all()) for tensor in replay.tensors if tensor.is_floating_point()
     )
     # Where other batches are bad at these weights, too, something before has broken the weights.
-    if weights_broken or replay.out_of_range(last.ordinary_measure):
+    if weights_broken or replay.out_of_range(last_replayed.ordinary_measure):
         answer = _blame_update(replay, weights_broken)
         if answer is None and incident.at_once:
             if explodes:
@@ -588,16 +601,16 @@ def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
     Args:
         recorded: the loss or gradient norm of the incident's step in the run.
     """
-    number, last = replay.incident.step, replay.replayed[-1]
+    number, last_replayed = replay.incident.step, replay.replayed[-1]
     quantity = "loss" if replay.incident.kind == "loss" else "gradient norm"
     if len(replay.replayed) < 2:
         return _cannot_tell(
-            replay.incident, f"the replay of step {number} gives {last.measure:.3g}"
+            replay.incident, f"the replay of step {number} gives {last_replayed.measure:.3g}"
         )
     sentence = (
         "something besides the gradients changed the weights or the optimizer's state in the "
         f"update of step {number - 1}: computed again from the kept state the {quantity} of step "
-        f"{number} is {last.measure:.3g}, not {recorded:.3g}"
+        f"{number} is {last_replayed.measure:.3g}, not {recorded:.3g}"
     )
     return _answer(replay, "update", sentence, number - 1, "", (_range_sentence(replay),))
 
@@ -614,15 +627,16 @@ def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
     Args:
         usual_scale: largest recorded gradient norm over the replayed one, of the steps before.
     """
-    last = replay.replayed[-1]
-    replay.make_update(last)
-    update = _farthest_update(last)
+    last_replayed = replay.replayed[-1]
+    replay.make_update(last_replayed)
+    update = _farthest_update(last_replayed)
     sentence = (
-        f"the optimizer was given {last.gradient_scale / usual_scale:.3g} times the gradient of "
-        f"its batch, and the update moved {update.module} by {_norm_share(update.relative)}"
+        f"the optimizer was given {last_replayed.gradient_scale / usual_scale:.3g} times the "
+        f"gradient of its batch, and the update moved {update.module} by "
+        f"{_norm_share(update.relative)}"
     )
     findings = (_range_sentence(replay),)
-    return _answer(replay, "update", sentence, last.step.number, update.module, findings)
+    return _answer(replay, "update", sentence, last_replayed.step.number, update.module, findings)
 
 
 def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
@@ -635,7 +649,8 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
         weights_broken: whether a weight is not finite.
     """
     replayed = replay.replayed
-    # The first step at whose weights ordinary batches were bad; the update before it is suspect.
+    # The first step at whose weights ordinary batches were bad, or else the incident's own; the
+    # update before it is suspect.
     bad_places = (
         i for i, each in enumerate(replayed) if replay.out_of_range(each.ordinary_measure)
     )
@@ -648,13 +663,13 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
     earlier_updates = [_farthest_update(each).relative for each in earlier]
     largest_before = max(filter(math.isfinite, earlier_updates), default=math.nan)
     unusual_from = JUMP * largest_before if math.isfinite(largest_before) else LARGE_UPDATE
-    if update.relative < unusual_from:  # not so where it is NaN
+    if update.relative < unusual_from:  # an update of NaN is not below, so it counts as unusual
         return None
     number = suspect.step.number
     moved = f"the update of step {number} moved {update.module} by {_norm_share(update.relative)}"
 
     def answer(mechanism: str, sentence: str) -> Autopsy:
-        # The autopsy that blames the suspect update.
+        """The autopsy that blames the suspect update, of step ``number``, by this sentence."""
         findings = (_range_sentence(replay),)
         return _answer(replay, mechanism, sentence, number, update.module, findings)
 
@@ -674,7 +689,7 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
         )
     if has_large_gradient or replay.out_of_range(suspect.measure):
         return _blame_batch(replay, number, "", consequence=moved)
-    if not norms and math.isnan(largest_before):
+    if not norms and math.isnan(largest_before):  # no step before to compare the update with
         return None
     at_most = f"the updates before moved it by at most {_norm_share(largest_before)}"
     return answer("update", f"{moved}; {at_most}")
@@ -710,7 +725,7 @@ def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "")
         consequence: what its update did, where that showed the fault; else empty.
     """
     batch = replay.batch
-    if number != replay.incident.step:
+    if number != replay.incident.step:  # the model stands before the incident's step
         batch = replay.batch_at(number)
         replay.rewind_to(number)
     samples: tuple[int, ...] = ()
@@ -802,6 +817,7 @@ def _answer(
     incident = replay.incident
     recovered = _steps_to_recovery(incident)
     sentence = f"{_symptom(incident)} at step {incident.step}: {explanation}"
+    # Whoever reads of the step at which it showed would suspect the batch of that step.
     if mechanism in ("update", "learning_rate") and step < incident.step:
         sentence += f"; the batch of step {incident.step} was ordinary"
     if recovered is not None:
@@ -856,14 +872,14 @@ def _steps_to_recovery(incident: Incident) -> int | None:
     fewer than five losses are known or one of the last three was unusual.
     """
     usual = incident.history
-    if incident.kind != "loss":
+    if incident.kind != "loss":  # the history is one of gradient norms
         usual = [step.loss for step in incident.steps[:-1]]
     usual_range = LossRange(usual)
     ordinary = [not usual_range.excess(loss) for loss in incident.losses_after]
     if len(ordinary) < 5 or not all(ordinary[-3:]):
         return None
     last_bad = max((i for i, is_ordinary in enumerate(ordinary) if not is_ordinary), default=-1)
-    return last_bad + 2  # place 0 is one step after the incident
+    return last_bad + 2  # place i is i + 1 steps after the incident, and the next one was ordinary
 
 
 def _range_sentence(replay: Replay) -> str:

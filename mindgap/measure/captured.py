@@ -51,6 +51,8 @@ class CapturedGradient:
     ) -> None:
         self._model, self._loss, self._autocast = model, loss, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        # None: eager. With a graph ``_inputs`` are the tensors that it reads, and
+        # ``_captured_loss`` is the one that it writes.
         self._graph: torch.cuda.CUDAGraph | None = None
         if graph and batch[0].is_cuda:
             self._capture(batch, carried)
@@ -65,8 +67,8 @@ class CapturedGradient:
             for p in self._parameters:
                 p.grad = None
             return self._backward(batch)
-        for captured, value in zip(self._inputs, batch, strict=True):
-            captured.copy_(value)
+        for graph_input, tensor in zip(self._inputs, batch, strict=True):
+            graph_input.copy_(tensor)
         self._graph.replay()
         return self._captured_loss
 
@@ -75,9 +77,9 @@ class CapturedGradient:
         with torch.autocast(
             batch[0].device.type, self._autocast, enabled=self._autocast is not None
         ):
-            value = self._loss(self._model, *batch)
-        value.backward()
-        return value.detach()
+            loss = self._loss(self._model, *batch)
+        loss.backward()
+        return loss.detach()
 
     def _capture(self, batch: tuple[Tensor, ...], carried: Sequence[Tensor]) -> None:
         """Capture forward and backward pass into ``_graph``, on copies of the batch in ``_inputs``
@@ -99,15 +101,15 @@ class CapturedGradient:
                 self._backward(self._inputs)
         torch.cuda.current_stream().wait_stream(warm_up)
         for p in self._parameters:
-            p.grad = None
+            p.grad = None  # so that the captured pass makes gradients of its own, at fixed places
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._captured_loss = self._backward(self._inputs)
         # The warm-up moved running statistics and what is carried; training starts from the state
         # before it.
         with torch.no_grad():
-            for tensor, value in zip(state, values_before, strict=True):
-                tensor.copy_(value)
+            for tensor, value_before in zip(state, values_before, strict=True):
+                tensor.copy_(value_before)
 
 
 @contextmanager

@@ -122,23 +122,25 @@ def captured_noise(
     layer, picks = _choose_coordinates(objective.parameters, coordinates, seed)
 
     def measure(size: int) -> tuple[Tensor, Tensor, float]:
-        """Norms, followed coordinates and mean loss of fresh minibatches, in groups of ``size``."""
+        """Norms, coordinates (those of ``picks``) and mean loss of fresh minibatches, which
+        ``draw`` gives, in groups of ``size``. ``counts`` are K, of those for the mean, and M.
+        """
         for_mean, measured = (_groups(draw, generator, count, batch, size) for count in counts)
         with as_found(objective.model):
             return _measure(objective, for_mean, measured, counts, size, picks)
 
-    found, state_at_start = None, generator.get_state()
+    results, state_at_start = None, generator.get_state()
     if whole("together", together, least=1) > 1:
         try:
-            found = measure(together)
+            results = measure(together)
         except Exception as error:  # whatever a model does that torch.func or a graph cannot
             warnings.warn(
                 f"{together} minibatches in one pass failed, so they are taken one at a time: "
                 f"{type(error).__name__}: {error}",
                 stacklevel=2,
             )
-            generator.set_state(state_at_start)
-    norms, picked, loss = found or measure(1)
+            generator.set_state(state_at_start)  # the same minibatches again
+    norms, picked, loss = results or measure(1)
     return HeldOutNoise(
         norms=norms.double().cpu().numpy(),
         coordinates=picked.cpu().numpy(),
@@ -182,13 +184,19 @@ def _measure(
     # read. ``rows`` are the numbers of its minibatches. Of a group of one minibatch, whose
     # gradient is captured, these functions get loss and gradient; of a larger one the minibatches.
     def add_one(rows: Tensor, values: Tensor, gradients: list[Tensor]) -> None:
+        """Add the gradient of a group of one minibatch to the sum in ``mean``."""
         torch._foreach_add_(mean, [g[0] for g in gradients])
 
     def add_several(rows: Tensor, *batches: Tensor) -> None:
+        """Add the gradients of a group's minibatches to the sum in ``mean``, but not those of what
+        fills it up, whose number is ``reference``.
+        """
         torch._foreach_add_(mean, side_by_side.total(rows < reference, batches))
 
     def read(rows: Tensor, values: Tensor, gradients: list[Tensor]) -> None:
-        """Write norms, losses and coordinates of a group into their rows of the results."""
+        """Write norms of the noise, losses (``values``) and followed coordinates of a group into
+        the rows of ``norms``, ``losses`` and ``picked``. ``mean`` is ḡ by now.
+        """
         norms.index_copy_(0, rows, distances(gradients, mean).float())
         losses.index_copy_(0, rows, values.float())
         if picks:
@@ -199,11 +207,13 @@ def _measure(
             picked.index_copy_(0, rows, torch.cat(parts, dim=1).float())
 
     def read_several(rows: Tensor, *batches: Tensor) -> None:
+        """``read`` the minibatches of a larger group, by their losses and gradients."""
         read(rows, *side_by_side.each(batches))
 
     def run_all(groups: Iterator[Group], one: Any, several: Any, sums: list[Tensor]) -> None:
         """Do ``one`` (with groups of one minibatch) or ``several`` with every group, on CUDA as a
-        graph that the first group is captured with. ``sums`` are zero when the first group begins.
+        graph that the first group is captured with. ``sums`` are what it adds to; they are zero
+        when the first group begins.
         """
         first = next(groups)
         run = _OneGradient(objective, one, first) if size == 1 else _Captured(several, first)
@@ -263,12 +273,16 @@ class _OneGradient(CapturedGradient):
         group: Group,
     ) -> None:
         self._then = then
+        # The captured loss is called with the model and the tensors of a group: the minibatch's
+        # number (_), then its parts (b), each with an axis of length 1 in front.
         super().__init__(
             objective.model, lambda m, _, *b: objective.loss(m, tuple(part[0] for part in b)), group
         )
 
     def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """Forward and backward pass of a group, then ``then``; returns the loss."""
+        """Forward and backward pass of a group, then ``then``; returns the loss. The parent
+        captures all of this.
+        """
         value = super()._backward(batch)
         with torch.no_grad():
             gradients = [p.grad.unsqueeze(0) for p in self._parameters if p.grad is not None]
@@ -295,14 +309,18 @@ class SideBySide:
     def __init__(self, objective: Objective) -> None:
         model = ModelWithLoss(objective)
 
-        # The loss of one minibatch, and the summed loss of those that count, by name -> parameter.
         def loss(parameters: dict[str, Tensor], batch: Any) -> Tensor:
+            """The loss of one minibatch at these parameters by name."""
             return functional_call(model, parameters, (batch,))
 
         def total(parameters: dict[str, Tensor], counted: Tensor, batches: Any) -> Tensor:
+            """The summed loss of those minibatches that count, at these parameters by name;
+            ``counted`` holds booleans.
+            """
             values = vmap(loss, in_dims=(None, 0), randomness="different")(parameters, batches)
             return (values * counted).sum()
 
+        # By name; losses and gradients of each minibatch; gradient of the summed loss.
         self._trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
         self._each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different")
         self._total = grad(total)
@@ -342,6 +360,7 @@ class _Captured:
             self._capture(group)
 
     def __call__(self, *group: Tensor) -> None:
+        """Run the function on a group, by the graph where it was captured."""
         if self._graph is None:
             self._function(*group)
             return
@@ -364,7 +383,7 @@ class _Captured:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self._function(*self._inputs)
+                self._function(*self._inputs)  # noted, not run
         except Exception:
             # A capture that breaks off leaves its stream current and the generator of dropout in
             # it.
@@ -397,8 +416,8 @@ def _group_size(objective: Objective, batch: int) -> int:
     ``SAMPLES`` samples, or as many samples as the environment variable ``TOGETHER`` says. 1 for a
     model with buffers, convolutions or recurrent layers.
     """
-    given = os.environ.get(TOGETHER, str(SAMPLES))
-    samples = whole(TOGETHER, int(given) if given.isdecimal() else given, least=1)
+    text = os.environ.get(TOGETHER, str(SAMPLES))
+    samples = whole(TOGETHER, int(text) if text.isdecimal() else text, least=1)
     one_at_a_time = (nn.modules.conv._ConvNd, nn.RNNBase)  # slower in one pass, or impossible
     has_buffers = any(True for _ in objective.model.buffers())
     if has_buffers or any(isinstance(m, one_at_a_time) for m in objective.model.modules()):
@@ -419,6 +438,7 @@ def _groups(
     for start in range(0, count, DRAWN):
         drawn_now = min(DRAWN, count - start)
         samples = draw(generator, drawn_now * batch)
+        # The axis of samples becomes one of minibatches and one of samples.
         parts = [part.unflatten(0, (drawn_now, batch)) for part in samples]
         numbers = torch.arange(start, start + drawn_now, device=parts[0].device)
         for first in range(0, drawn_now, size):
@@ -426,7 +446,7 @@ def _groups(
             missing = size - len(group[0])
             if missing:
                 group = [torch.cat([g, g[:1].expand(missing, *g.shape[1:])]) for g in group]
-                group[0][-missing:] = count
+                group[0][-missing:] = count  # ``group[0]`` are the numbers
             yield tuple(group)
 
 
@@ -443,7 +463,7 @@ def _choose_coordinates(
         layer: the place of the parameter tensor that each lies in, shape (coordinates drawn,).
         picks: place of a parameter tensor -> places of its chosen coordinates in the flat tensor.
     """
-    ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)  # in the joined parameters
+    ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)  # of each, in all joined
     chosen = torch.randint(
         int(ends[-1]), (coordinates,), generator=torch_stream(seed, "coordinates")
     ).unique()

@@ -62,10 +62,12 @@ class _CapturedSums(CapturedGradient):
         super().__init__(model, loss, batch, graph=graph)
 
     def _backward(self, batch: Batch) -> Tensor:
-        """Forward pass of a batch, then ``add``, which differentiates; returns the loss."""
-        value = self._loss(self._model, *batch)
-        self._add(value, self._parameters)
-        return value.detach()
+        """Forward pass of a batch, then ``add``, which differentiates; returns the loss. The parent
+        captures this in place of its own backward pass.
+        """
+        loss = self._loss(self._model, *batch)
+        self._add(loss, self._parameters)
+        return loss.detach()
 
 
 class CapturedStatistics:
@@ -98,6 +100,10 @@ class CapturedStatistics:
 
     Source: thesis, (6.2) and 6.6.2.
     """
+
+    # ``_gradient`` and ``_hessian`` are captured passes over a batch, made when first used. The one
+    # adds to ``_gradient_sum`` and ``_number_sums`` (loss, squared norm of the gradient), the other
+    # adds the product with ``_vector`` to ``_product_sum``.
 
     def __init__(
         self,
@@ -139,6 +145,7 @@ class CapturedStatistics:
             value: loss of the batch with its graph.
         """
         gradient = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
+        # H v is the derivative of <gradient, v>.
         parts = [(g * v).sum() for g, v in zip(gradient, self._vector, strict=True)]
         product = torch.autograd.grad(torch.stack(parts).sum(), parameters, materialize_grads=True)
         with torch.no_grad():
@@ -212,13 +219,13 @@ class CapturedStatistics:
         Returns:
             That modulus, ‖H‖ of (6.2), and the eigenvector, flat.
         """
-        sizes = [p.numel() for p in self._parameters]
+        sizes = [p.numel() for p in self._parameters]  # where a flat vector is cut
 
         def product(flat: Tensor) -> Tensor:
-            """The product of the mean Hessian and a flat vector."""
+            """The product of the mean Hessian over ``batches`` and a flat vector."""
             with torch.no_grad():
-                for captured, part in zip(self._vector, flat.split(sizes), strict=True):
-                    captured.copy_(part.view_as(captured))
+                for vector_part, part in zip(self._vector, flat.split(sizes), strict=True):
+                    vector_part.copy_(part.view_as(vector_part))
             if self._hessian is None:
                 self._hessian = _CapturedSums(
                     self._model, self._loss, batches[0], graph=self._graph, add=self._add_product

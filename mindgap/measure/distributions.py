@@ -57,7 +57,7 @@ def student_quantile(share: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while _student_tail(high, freedom) > 1 - share:
         low, high = high, 2 * high
-    while high - low > 1e-15 * high:
+    while high - low > 1e-15 * high:  # halve until only rounding is left
         middle = (low + high) / 2
         if middle in (low, high):
             break
@@ -91,7 +91,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     """
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))  # with t1
     fraction = d
-    for m in range(1, 10_000):
+    for m in range(1, 10_000):  # terms t2m and t2m+1; far fewer are needed
         even_term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd_term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even_term, odd_term):

@@ -108,6 +108,9 @@ class BatchValue:
 class GradientPasses:
     """Repeatable passes over an objective's batches, made by ``gradient_passes``."""
 
+    # ``_guard`` puts loader, buffers and parameters back; ``_checksums`` are those of the batches
+    # of the first pass, and ``_batch_count`` is their number, None until that pass has ended.
+
     def __init__(
         self, objective: Objective, batches: Iterable[Any], guard: Guard, seed: int
     ) -> None:
@@ -224,7 +227,7 @@ class GradientPasses:
         except RuleError:
             raise
         except (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError) as error:
-            if not any(t.ndim for t in tensors_in(batch)):
+            if not any(t.ndim for t in tensors_in(batch)):  # no tensor with an axis of samples
                 raise RuleError(
                     f"batches must be what the loss takes, got {batch!r:.100} as batch {index}: "
                     f"{error}"
@@ -251,7 +254,7 @@ class GradientPasses:
         in later passes an error where it differs from the one kept.
         """
         checksum = fingerprint(batch)
-        if index == len(self._checksums) and self._batch_count is None:
+        if index == len(self._checksums) and self._batch_count is None:  # the first pass
             self._checksums.append(checksum)
         elif index >= len(self._checksums) or self._checksums[index] != checksum:
             fail(

@@ -68,9 +68,10 @@ class HessianProduct:
     def __init__(self, passes: GradientPasses, *, memory: float = DEFAULT_MEMORY) -> None:
         positive("memory", memory, finite=False)
         self._passes, self._parameters = passes, passes.parameters
-        self._graphs: list[list[Tensor]] = []
+        self._graphs: list[list[Tensor]] = []  # gradients with the graphs that are kept, by batch
         self.products = self.retained = self.batches = self.bytes = 0
         self.loss = 0.0
+        # Addresses of memory that does not count as a graph's.
         counted = {p.untyped_storage().data_ptr() for p in passes.parameters}
         keeps_graphs = True  # of the batches in order, until one does not fit
         total: Tensor | None = None  # sum of the flat gradients
@@ -112,7 +113,7 @@ class HessianProduct:
             total += self._differentiate(graph, vectors)
         if self.retained < self.batches:
             for batch in self._first_backward(set()):
-                if batch.place >= self.retained:
+                if batch.place >= self.retained:  # the first ones were done by their kept graphs
                     total += self._differentiate(batch.gradient, vectors)
         return total / self.batches
 
@@ -150,7 +151,7 @@ class HessianProduct:
 
         def count_memory(tensor: Tensor) -> Tensor:
             """Hook for a tensor that is saved for a backward pass: add its memory to
-            ``graph_bytes``, and give what is saved.
+            ``graph_bytes``, unless its address is in ``counted``, and give what is saved.
             """
             nonlocal graph_bytes
             for owner in _owners_of_memory(tensor):

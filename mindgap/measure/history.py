@@ -54,7 +54,7 @@ def history_of(
     """
     recent, states = list(recorder.steps), list(recorder.states)
     incident = recorder.incident
-    if incident is not None:
+    if incident is not None:  # the recorder may have forgotten its steps and its state since
         recent = [*incident.steps, *recent]
         if incident.state is not None:
             states.append(incident.state)
@@ -69,6 +69,7 @@ def history_of(
         states=sorted(states, key=lambda state: state.step),
         tensors=recorder.tensors,
     )
+    # Rows first, so that what the recorder knows of the same step takes their place.
     for row in rows:
         number = int(row["step"])
         history.norms[number] = float(row["loop_gradient_norm"])

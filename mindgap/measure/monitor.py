@@ -74,7 +74,7 @@ class _Group:
 
     @property
     def names(self) -> str:
-        # Of the probes, for a sentence.
+        """The probes' names in one text, for a sentence."""
         return ", ".join(p.name for p in self.probes)
 
 
@@ -148,6 +148,13 @@ class Monitor:
         ([0, 2], True)
     """
 
+    # Fields that many methods use: ``_groups``, the probes by their needs; ``_watch`` and
+    # ``_recorder``, which read and keep every step; ``_row``, the row that is being written between
+    # the two hooks of a step (empty: none); ``_next_due``, the next step at which something may be
+    # due; ``_measuring``, whether a call of the loss is our own, and ``_notes_quickly``, whether
+    # one of the loop may be noted in the quickest way; ``_samples_this_step``, whether the step is
+    # timed as a sample of what every step costs; ``_*_seconds``, what was spent on what.
+
     def __init__(
         self,
         optimizer: Any,
@@ -194,12 +201,16 @@ class Monitor:
         self._begun_at = time.perf_counter()
         self._seconds_per_step = 0.0  # what every step costs: the median of the samples
         self._step_seconds: deque[float] = deque(maxlen=9)  # the samples
+        #: whether the present step gives a sample, and the seconds of noting its loss so far
         self._samples_this_step, self._sampled_seconds = False, 0.0
         self._other_seconds = 0.0  # of measuring beside what every step costs, in all
+        # Parts of these: of reading gradient norms (and how often), of keeping states and of
+        # writing rows, in all and the last time.
         self._norm_seconds, self._norms_read = 0.0, 0
         self._state_seconds = self._last_state_seconds = 0.0
         self._row_seconds = self._last_row_seconds = 0.0
-        # The row that is being written, between the two hooks of a step.
+        # The row that is being written, between the two hooks of a step; empty where none is. With
+        # it the probes that need the update, and the parameters before the step.
         self._row: Row = {}
         self._row_begun_at = self._probe_seconds_before_row = 0.0
         self._groups_after_step: list[_Group] = []
@@ -207,7 +218,7 @@ class Monitor:
         self._on_cuda = any(p.is_cuda for p in objective.parameters)
         self._watch = LoopWatch(objective.model, one_of("nonfinite", nonfinite, ("note", "raise")))
         self.events: list[str] = []
-        self._stopped_probes: dict[str, str] = {}
+        self._stopped_probes: dict[str, str] = {}  # names of probes that raised an error -> why
         if recall is not None and not callable(recall):
             fail("recall", "must be a function that finds a batch by its name", recall)
         recorder = Recorder(objective.model, self._optimizer, memory)
@@ -217,7 +228,7 @@ class Monitor:
         # Steps between two readings of the gradient norms, and between the begins of two rounds.
         self._norm_period, self._round_steps = 1, SPACING
         self._seconds_per_quick_step = math.inf  # seconds per step, of the quickest round lately
-        self._round_begun = time.perf_counter(), 0  # moment and step
+        self._round_begun = time.perf_counter(), 0  # moment and step of the present round's begin
         self._next_due = 0  # the next step at which something may be due
         self._settings = settings_of(self._optimizer.param_groups)
         # Whether a call of the loss is noted in the quickest way, and whether it is our own call.
@@ -231,8 +242,8 @@ class Monitor:
     def _note_loss(self, model: Any, batch: Any) -> Tensor:
         """The objective's loss, in whose place the objective calls this method while the monitor is
         open. A call by the loop is noted in the recorder's log. The quickest way is taken where it
-        is enough: neither autocast is on, nor does the loss draw random numbers, nor is the
-        monitor itself measuring.
+        is enough: autocast is off, the loss draws no random numbers, and the monitor neither
+        measures nor samples its own cost (``_notes_quickly`` stands for all but the first).
         """
         if not self._notes_quickly or is_autocast_enabled(self._device_type):
             return self._note_slowly(model, batch)
@@ -269,6 +280,7 @@ class Monitor:
         else:
             recorder.after_loss(loss, batch)
         seconds += time.perf_counter() - begun_at
+        # A sample stands for what every step costs, so its seconds do not count apart.
         if self._samples_this_step:
             self._sampled_seconds += seconds
         else:
@@ -289,7 +301,7 @@ class Monitor:
             batch: the batch, which ``autopsy`` then uses, or its index.
             name: the batch's index, where ``batch`` is the batch itself.
         """
-        if batch is None or isinstance(batch, (int, str)):
+        if batch is None or isinstance(batch, (int, str)):  # no batch, but perhaps its index
             name = batch if name is None else name
             batch = None
         begun_at = time.perf_counter()
@@ -323,7 +335,7 @@ class Monitor:
         from mindgap.measure.autopsy import perform
 
         was_measuring, self._measuring = self._measuring, True
-        self._notes_quickly = False
+        self._notes_quickly = False  # calls of the loss from here on are our own
         try:
             self._publish_events(self._watch.flush())
             self._pass_norms_on()
@@ -422,14 +434,14 @@ class Monitor:
         reads_clock = self._samples_this_step or step >= self._next_due
         begun_at = time.perf_counter() if reads_clock else 0.0
         groups, settings = self._optimizer.param_groups, self._settings
-        first = groups[0]
+        first_group = groups[0]
         if (
             len(groups) > 1
-            or first.get("lr") is not settings[0].get("lr")
-            or first.get("weight_decay") is not settings[0].get("weight_decay")
-        ):  # a schedule may have changed them
+            or first_group.get("lr") is not settings[0].get("lr")
+            or first_group.get("weight_decay") is not settings[0].get("weight_decay")
+        ):  # a schedule may have changed them; other objects show that more quickly than values
             self._settings = settings = settings_of(groups, settings)
-        self._notes_quickly = False
+        self._notes_quickly = False  # until ``_after_step``: the optimizer may call the loss itself
         recorder.in_optimizer_step = True
         if step < self._next_due:  # nothing is due: this is what most steps cost
             recorder.log.append(LoggedStep(step, settings, None))
@@ -460,9 +472,11 @@ class Monitor:
             self._norms_read += 1
         recorder.log.append(LoggedStep(step, settings, norms))
         if step % self._round_steps == 0:
+            # A GPU may still compute the newest norms, so they are left waiting.
             events += self._watch.flush(spare=1 if self._on_cuda else 0)
             self._choose_periods()
         self._next_due = step + self._steps_until_due(step)
+        # The next step gives a sample, whose seconds begin with noting its loss.
         self._samples_this_step, self._sampled_seconds = True, 0.0
         self._pass_norms_on()
         self._publish_events(events)
@@ -489,7 +503,7 @@ class Monitor:
         with self._charge_time():
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
             rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
-            if len(rates) == 1:
+            if len(rates) == 1:  # groups with different rates have none to write
                 self._row["lr"] = rates.pop()
             self._row["loop_gradient_norm"] = watch.gradient_norm
             if events:
@@ -541,6 +555,7 @@ class Monitor:
         row, self._row = self._row, {}
         self.readings.append(row)
         self._hand_to_sinks("write", row)
+        # What the row took without its probes.
         on_probes = self._probe_seconds() - self._probe_seconds_before_row
         self._last_row_seconds = max(0.0, time.perf_counter() - self._row_begun_at - on_probes)
         self._row_seconds += self._last_row_seconds
@@ -592,6 +607,7 @@ class Monitor:
             return math.inf
         planned = PLANNED * self._budget * self.training
         parts = self._norm_seconds + self._state_seconds + self._row_seconds + self._probe_seconds()
+        # Beside these parts there is what every step costs, and the rest of the hooks.
         return max(planned - (self.spent - parts), LEAST * planned)
 
     def _choose_periods(self) -> None:
@@ -604,19 +620,21 @@ class Monitor:
         """
         if self._budget is None or not self.step:
             return
-        now, (begun_at, first_step) = time.perf_counter(), self._round_begun
+        moment, (begun_at, first_step) = time.perf_counter(), self._round_begun
         if self.step > first_step:
-            self._round_begun = now, self.step
+            self._round_begun = moment, self.step
             # The quickest round is forgotten by a tenth at each later one: a loop may slow down.
             self._seconds_per_quick_step = min(
-                (now - begun_at) / (self.step - first_step), 1.1 * self._seconds_per_quick_step
+                (moment - begun_at) / (self.step - first_step), 1.1 * self._seconds_per_quick_step
             )
+        # Tens of steps that take ``SHORT`` seconds together.
         tens = round(SHORT / (SPACING * self._seconds_per_quick_step))
         self._round_steps = SPACING * min(ROUNDS, max(1, tens))
         if self._watch.raises:
             return
         allowed_per_step = NORMS * self._allowed_seconds() / self.step
         seconds_per_reading = self._norm_seconds / max(1, self._norms_read)
+        # One reading in so many steps costs what these steps allow.
         period = math.ceil(seconds_per_reading / max(allowed_per_step, 1e-12))
         self._norm_period = min(10 * SPACING, max(1, period))
 
@@ -663,7 +681,7 @@ class Monitor:
             try:
                 getattr(sink, method)(item)
             except OSError as error:
-                if isinstance(sink, CallSink):
+                if isinstance(sink, CallSink):  # the user's own function
                     raise
                 self._sinks.remove(sink)
                 target = error.filename or type(sink).__name__
@@ -747,10 +765,10 @@ class Monitor:
             group.probes = [p for p in group.probes if p not in probes]
         self._groups = [g for g in self._groups if g.probes]
         word = "probe" if len(probes) == 1 else "probes"
-        sentence = (
+        beginning = (
             f"step {self.step}: the {word} {names} raised an error and will not be read again: "
         )
-        self._publish_events([sentence + reason_text])
+        self._publish_events([beginning + reason_text])
 
     def _groups_to_read(self) -> list[_Group]:
         """The groups to read at this step. Without a budget these are all groups at every
@@ -854,6 +872,7 @@ def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
     chosen: list[Probe] = []
     for probe in probes:
         if isinstance(probe, str):
+            # ``load`` gives the class.
             chosen.append(PROBES[one_of("probes", probe, PROBES)].load()())
         elif isinstance(probe, Probe):
             whole("every", probe.every, least=1)

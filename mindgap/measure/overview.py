@@ -110,6 +110,7 @@ def survey(
     for_noise = all_batches[: budget.batches(len(all_batches), 0.25, FOR_NOISE)]
     for_statistics = all_batches[: budget.batches(16, 0.2, FOR_STATISTICS)]
     surveyor = _Surveyor(objective, budget, seed)
+    # Part -> what measures it.
     parts: dict[str, Callable[[], list[SurveyLine]]] = {
         "training statistics": lambda: surveyor.read_statistics(for_statistics),
         "gradient noise": lambda: surveyor.read_noise(for_noise),
@@ -123,7 +124,7 @@ def survey(
         if finished is not None:
             finished(name)
     spent = time.perf_counter() - begun_at
-    if seconds is not None and spent > 1.2 * seconds:
+    if seconds is not None and spent > 1.2 * seconds:  # a single batch or product may run over
         sentence = (
             f"the survey took {spent:.3g} s, more than the {seconds:g} s that were given: one "
             f"gradient of a batch takes {budget.seconds_per_gradient:.2g} s"
@@ -259,7 +260,7 @@ class _Surveyor:
         self.figures["settling"] = [asdict(row) for row in statistics.growth]
         norm, noise = statistics.gradient_norm_unbiased, statistics.noise
         relative = "the gradient norm is lost in it"
-        if norm:
+        if norm:  # 0 where the estimate of its square is negative
             relative = f"{noise / norm:.3g} times the gradient norm"
         source = "" if statistics.per == "sample" else ", from minibatches"
         return [
@@ -310,9 +311,9 @@ class _Surveyor:
             lines.append(_not_measured("tail", str(error)))
         quantity = "infinite variance"
         try:
-            judged = infinite_variance(sample)
-            numbers = judged.index, *judged.interval, _ASSUMPTIONS[quantity]
-            lines.append(SurveyLine(quantity, judged.answer, *numbers, fails=judged.infinite))
+            judgement = infinite_variance(sample)
+            numbers = judgement.index, *judgement.interval, _ASSUMPTIONS[quantity]
+            lines.append(SurveyLine(quantity, judgement.answer, *numbers, fails=judgement.infinite))
         except RuleError as error:
             lines.append(_not_measured(quantity, str(error)))
         try:
@@ -334,7 +335,8 @@ class _Surveyor:
         Args:
             optimizer: a torch optimizer, or None.
         """
-        searches = 1 if optimizer is None else 2  # they share a quarter of the time
+        # An optimizer's threshold may need a search of its own; both share a quarter of the time.
+        searches = 1 if optimizer is None else 2
         reading = sharpness(
             self.objective,
             batches,
@@ -347,7 +349,7 @@ class _Surveyor:
         sentence = describe_sharpness(reading)
         sentence += f"; {reading.unknown}" if reading.unknown else ""
         low, high = reading.interval
-        high = high if reading.converged else math.inf
+        high = high if reading.converged else math.inf  # a Ritz value lies below the eigenvalue
         line = SurveyLine("sharpness", sentence, reading.value, low, high)
         return (
             [line] if reading.stability is None else [line, _edge_line(reading, reading.stability)]
@@ -376,7 +378,7 @@ class _Surveyor:
             "loss": list(ray.losses),
         }
         quantity, assumption = "smoothness and gradient norm", "smoothness"
-        if sum(value > 0 for value in ray.smoothness) < 3:
+        if sum(value > 0 for value in ray.smoothness) < 3:  # too few for a fit
             sentence = (
                 "cannot tell whether smoothness grows: the gradient does not change along the ray, "
                 "as for a linear piece of a loss with kinks"
@@ -394,16 +396,17 @@ class _Surveyor:
                 f"{answer}: log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}], "
                 f"{LEAST_SLOPE:g} is the border"
             )
+        # A line that cannot tell has no numbers.
         numbers = (fit.slope, low, high) if grows is not None else (math.nan,) * 3
         return [local_line, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
 
     def read_stationarity(self, batches: list[Any], delta: float) -> list[SurveyLine]:
         """The line on the Goldstein distance in a ball of radius ``delta``, from 16 gradients."""
-        found = goldstein_distance(self.objective, batches, delta, samples=16, seed=self.seed)
+        distance = goldstein_distance(self.objective, batches, delta, samples=16, seed=self.seed)
         sentence = (
-            f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
+            f"some mean of gradients within {delta:g} of here has norm {distance.bound:.3g} or less"
         )
-        return [SurveyLine("Goldstein distance", sentence, found.bound)]
+        return [SurveyLine("Goldstein distance", sentence, distance.bound)]
 
 
 def _settled_in_words(settled: dict[str, bool]) -> str:
@@ -412,12 +415,12 @@ def _settled_in_words(settled: dict[str, bool]) -> str:
     Args:
         settled: quantity -> whether the samples suffice; empty where there were too few batches.
     """
-    words = []
-    for beginning, kind in (("enough samples for", True), ("too few for", False)):
-        names = [name.replace("_", " ") for name, suffice in settled.items() if suffice is kind]
+    clauses = []
+    for beginning, enough in (("enough samples for", True), ("too few for", False)):
+        names = [name.replace("_", " ") for name, suffice in settled.items() if suffice is enough]
         if names:
-            words.append(f"{beginning} {', '.join(names)}")
-    return "; ".join(words) or "not known from so few batches"
+            clauses.append(f"{beginning} {', '.join(names)}")
+    return "; ".join(clauses) or "not known from so few batches"
 
 
 def _edge_line(reading: Sharpness, edge: Stability) -> SurveyLine:
@@ -429,11 +432,12 @@ def _edge_line(reading: Sharpness, edge: Stability) -> SurveyLine:
         reading: of the sharpness.
         edge: its ``stability``, where that is known.
     """
-    error_of_ratio = edge.error / edge.threshold
+    error_of_ratio = edge.error / edge.threshold  # the ratio is value over threshold
     low, high = edge.ratio - error_of_ratio, edge.ratio + error_of_ratio
     unstable: bool | None = None
     if low > 1 or (reading.converged and high < 1):
         unstable = low > 1
+    # Another value than the sharpness is an eigenvalue of the Hessian scaled by the steps.
     preconditioned = edge.kind == "preconditioned" or edge.value != reading.value
     quantity = "the preconditioned sharpness" if preconditioned else "the sharpness"
     sentence = (
@@ -471,12 +475,13 @@ def _histogram_figure(sample: NoiseSample, alpha: float, seed: int) -> dict[str,
     coordinates = max(1, min(32, round(dimension)))  # of the stable noise; more look alike
     stable = np.sqrt(np.square(stable_draws(index_drawn, (draws, coordinates), rng)).sum(axis=1))
     stable *= np.median(norms) / np.median(stable)
+    # The bins reach beyond all norms and nearly all Gaussian draws; stable ones may lie outside.
     largest = 1.2 * max(float(norms.max()), float(np.quantile(gaussian, 0.999)))
     edges = np.linspace(0.0, largest if largest > 0 else 1.0, 41)
     bin_widths = np.diff(edges)
 
     def density(values: np.ndarray) -> list[float]:
-        # Share of the values in each bin over the bin's width.
+        """Share of the values in each bin of ``edges`` over the bin's width."""
         return (np.histogram(values, edges)[0] / len(values) / bin_widths).tolist()
 
     return {
@@ -506,6 +511,7 @@ def _dimension(sample: NoiseSample) -> float:
     trace = float(np.mean(sample.norms**2))
     if samples < 3 or trace == 0:
         return 1.0
+    # tr C² / (tr C)², by the mean over the M (M - 1) pairs of different minibatches.
     alignment = squares_between / (samples * (samples - 1)) / trace**2 - 1 / signs
     return float(np.clip(1 / max(alignment, 1e-4), 1.0, 1e4))
 

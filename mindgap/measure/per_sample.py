@@ -99,6 +99,7 @@ def per_sample_norms(
         if method == "func":
             return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, named), 0.0)
         squares, explained = _squares_by_structure(objective, batch, size)
+        # What the structure does not explain goes to ``torch.func``.
         others = {name: p for name, p in named.items() if id(p) not in explained}
         total = sum(p.numel() for p in objective.parameters)
         share = 1 - sum(p.numel() for p in others.values()) / total  # explained by structure
@@ -106,7 +107,7 @@ def per_sample_norms(
         if others:
             norms_of_others, label = _norms_by_vmap(objective, batch, size, chunk, others)
             squares = squares + torch.as_tensor(norms_of_others**2)
-            label = f"structure+{label}" if share else label
+            label = f"structure+{label}" if share else label  # ``label`` is "func" or "loop" here
         norms = _check_norms(squares.sqrt())
         can_check = share > 0 and check and not _is_random(objective.model)
         if can_check and not _last_norm_agrees(objective, batch, size, norms):
@@ -146,7 +147,7 @@ def _name_batch_in_errors(objective: Objective, batch: Any) -> Iterator[None]:
         yield
     except (TypeError, AttributeError, RuntimeError, IndexError, KeyError) as error:
         try:
-            objective.value(batch)
+            objective.value(batch)  # whether the whole batch fails alike
         except type(error):
             fail("batch", f"must be what the loss takes ({error})", type(batch).__name__)
         raise
@@ -185,9 +186,9 @@ def _squares_by_structure(objective: Objective, batch: Any, size: int) -> tuple[
     of_layers = {id(p) for term in terms for p in term.parameters}
     for p in objective.parameters:
         users = graph.users(p)
-        if id(p) in of_layers or len(users) != 1:
+        if id(p) in of_layers or len(users) != 1:  # explained already, or used more than once
             continue
-        edge = graph.sum_at(users[0])
+        edge = graph.sum_at(users[0])  # of the sum that the parameter is a term of
         if edge is not None:
             terms.append(_Term(partial(_squares_of_added, p), edge, [p]))
     squares = torch.zeros(size, dtype=torch.float64)
@@ -307,7 +308,7 @@ def _squares_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -
     """
     if gradient.ndim < 3 or gradient.shape[1:-1].numel() != places.numel():
         return None
-    repeated = places.reshape(1, -1).expand(gradient.shape[0], -1)
+    repeated = places.reshape(1, -1).expand(gradient.shape[0], -1)  # the same for each sample
     return RULES[nn.Embedding].squares(module, repeated, gradient)
 
 
@@ -386,12 +387,13 @@ def _norms_by_vmap(
     module = ModelWithLoss(objective)
     detached = {name: p.detach() for name, p in named.items()}
 
-    # For one sample, without the axis of samples, and parameters by name.
     def loss_of_sample(parameters: dict[str, Tensor], sample: Any) -> Tensor:
+        """The loss of a sample without the axis of samples, at these parameters by name."""
         batch_of_one = _map_batch(sample, lambda t: t.unsqueeze(0))
         return functional_call(module, parameters, (batch_of_one,))
 
     def squared_norm(parameters: dict[str, Tensor], sample: Any) -> Tensor:
+        """The squared norm of that loss's gradient by these parameters."""
         gradients = grad(loss_of_sample)(parameters, sample).values()
         return torch.stack([g.abs().square().sum() for g in gradients]).sum()
 
@@ -404,7 +406,7 @@ def _norms_by_vmap(
             with sdpa_kernel(SDPBackend.MATH):  # vmap runs the others sample by sample
                 parts.append(squared_norms(detached, part).detach().cpu())
         return _check_norms(torch.cat(parts).double().sqrt()), "func"
-    except RuntimeError as error:
+    except RuntimeError as error:  # what vmap cannot trace
         if isinstance(error, torch.OutOfMemoryError):
             raise
         return _check_norms(_norms_by_loop(objective, batch, size, named)), "loop"
@@ -433,8 +435,8 @@ def _last_norm_agrees(
     up to 0.1 % for single precision in another order of summation. A wrong axis or a coupled loss
     is wrong by far more.
     """
-    last = _samples(batch, size - 1, size)
-    exact = float(_norms_by_loop(objective, last, 1, _named_parameters(objective)))
+    last_sample = _samples(batch, size - 1, size)
+    exact = float(_norms_by_loop(objective, last_sample, 1, _named_parameters(objective)))
     return abs(exact - norms[-1]) <= 1e-3 * max(exact, float(np.median(norms)))
 
 
@@ -447,7 +449,7 @@ def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The batch with ``change`` applied to every tensor, and to every numpy array as a tensor."""
 
     def change_leaf(value: Any) -> Any:
-        # What is neither tensor nor array stays as it is.
+        """One entry of the batch changed; what is neither tensor nor array stays as it is."""
         return change(torch.as_tensor(value)) if isinstance(value, (Tensor, np.ndarray)) else value
 
     return tree_map(change_leaf, plain_tree(batch))

@@ -49,7 +49,7 @@ class Reading:
     ) -> None:
         self.objective, self.batches, self.step = objective, batches, step
         self.optimizer, self.seed = optimizer, seed
-        self._update, self._stack = update, ExitStack()
+        self._update, self._stack = update, ExitStack()  # the stack holds what ``close`` frees
 
     @property
     def update(self) -> list[Tensor]:

@@ -194,6 +194,11 @@ class Recorder:
             ``before_loss`` and ``after_loss``.
     """
 
+    # Fields that many methods use: ``_open_incident``, the one that is not over yet; ``_losses``
+    # and ``_gradient_norms``, the ordinary ones; ``_steps_to_read``, whose losses were not looked
+    # at yet; ``_calls_compared``, before and after how many calls random states were compared;
+    # ``_room_for_batches`` and ``_batch_bytes``, the bytes that batches may take and do take.
+
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, memory: float | None = None
     ) -> None:
@@ -265,7 +270,9 @@ class Recorder:
             return
         if not self.states:
             self.keep_state(self._next_number())
+        # What ``before_loss`` noted; nothing where it was not called.
         (random_state, autocast), self._before_call = self._before_call, (None, None)
+        # Another state after the call than before: it drew random numbers.
         if random_state is not None and not self.loss_draws_random:
             self._calls_compared += 1
             self.loss_draws_random = not torch.equal(random_state, self.random_state())
@@ -431,7 +438,7 @@ class Recorder:
             self._keep_worse(self._open_incident)
             if self._calls_since_step:
                 self._add_step(LoggedStep(self._next_number(), [], None))
-                self.in_optimizer_step = True
+                self.in_optimizer_step = True  # a call that follows joins this step
         unread, self._steps_to_read = self._steps_to_read, []
         read_losses(unread)
         steps = [step for step in unread if step.calls]
@@ -489,6 +496,7 @@ class Recorder:
         spikes = len(self._gradient_norms) >= LEAST_NORMS and norm > NORM_SPIKE * largest
         if spikes or not math.isfinite(norm):
             self.flush()
+            # The least number keeps a range of zeros from dividing by zero.
             severity = norm / max(largest, 1e-300) if math.isfinite(norm) else math.inf
             self.note_unusual(step, "gradient", severity)
         elif self._open_incident is None:
@@ -641,6 +649,7 @@ def make_twin(
         attributes: what ``copy_attributes`` copied from it; they are copied again.
     """
     parameters = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    # Without the class's own constructor, whose arguments are not known.
     second = object.__new__(type(optimizer))
     second.__setstate__({name: _clone(value, parameters) for name, value in attributes.items()})
     for name, value in list(second.__dict__.items()):
@@ -668,6 +677,7 @@ def _clone(value: Any, shared: Mapping[int, Tensor]) -> Any:
         return type(value)(_clone(item, shared) for item in value)
     if value is None or isinstance(value, (int, float, str, bool, Callable)):  # type: ignore[arg-type]
         return value
+    # ``deepcopy`` takes its second argument for what is copied already.
     return copy.deepcopy(value, dict(shared))
 
 
@@ -714,6 +724,6 @@ def _tensors(batch: Any) -> list[Tensor] | tuple[Tensor, ...]:
         for part in batch:
             if type(part) is not Tensor:
                 break
-        else:
+        else:  # all parts are tensors
             return batch
     return [] if batch is None else list(tensors_in(batch))

@@ -83,6 +83,7 @@ def fit_relaxed_smoothness(
         cannot tell from 60 readings whether smoothness grows with the gradient:
         the gradient norm spans a factor 1.5, and 3 is the least to conclude from
     """
+    # g: gradient norms, y: smoothness at the same points.
     g, y = as_numbers("norms", norms), as_numbers("smoothness", smoothness)
     if g.shape != y.shape:
         fail("smoothness", f"must have one value for each of the {len(g)} norms", len(y))
@@ -148,7 +149,7 @@ def _conclude(fit: RelaxedSmoothness, cover: float) -> tuple[bool | None, str]:
     (low, high), (low_rank, high_rank) = fit.slope_interval, fit.rank_interval
     slope = f"log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}]"
     numbers = f"{slope}, rank correlation {fit.rank:.2f} [{low_rank:.2f}, {high_rank:.2f}]"
-    if low > 0 and low_rank > 0:
+    if low > 0 and low_rank > 0:  # it grows: the envelope says how
         envelope = f"{fit.L0:.3g}, but not in proportion to ||g||"
         if fit.L1 > 0:
             envelope = f"{fit.L0:.3g} + {fit.L1:.3g} ||g||"
@@ -181,7 +182,7 @@ def _envelope(g: Array, y: Array, cover: float) -> tuple[float, float]:
     i, j = np.argsort(np.abs(y - L0 - L1 * g))[:2]  # the points that the line goes through
     if L0 > 0 and L1 > 0 and g[i] != g[j]:
         slope = float((y[j] - y[i]) / (g[j] - g[i]))
-        if abs(slope - L1) <= 1e-6 * L1:
+        if abs(slope - L1) <= 1e-6 * L1:  # the same line but for the search's rounding
             return float(y[i] - slope * g[i]), slope
     return L0, L1
 
@@ -196,15 +197,21 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
     Returns:
         L0 and L1, each of shape (samples,).
     """
-    place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)  # of the quantile
+    # Where the quantile ``cover`` of the readings lies when they are sorted.
+    place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)
 
     def least_loss(L1: Array) -> tuple[Array, Array]:
-        """The least loss (sum of rho) and the L0 that attains it, for each sample's L1."""
+        """The least loss of the line L0 + L1 g over all L0 >= 0, and the L0 that attains it, for
+        each sample's L1. A point above the line costs ``cover`` times its distance, one below
+        1 - ``cover`` times.
+        """
         rest = y - L1[:, None] * g
+        # The best L0 is a quantile of what is left above L1 g.
         L0 = np.maximum(0.0, np.partition(rest, place, axis=1)[:, place])
         above = rest - L0[:, None]  # how far each point lies above the line
         return np.maximum(cover * above, (cover - 1) * above).sum(axis=1), L0
 
+    # A line through zero of the largest y / g lies above all points: L1 is no larger.
     low, high = np.zeros(len(g)), (y / g).max(axis=1)
     for _ in range(45):  # the loss is convex in L1: thirds shrink the bracket by 1e-8
         third = (high - low) / 3
@@ -217,7 +224,9 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
 
 
 def _log_slope(g: Array, y: Array) -> float:
-    """Least-squares slope of log y against log g; NaN where g is constant."""
+    """Least-squares slope of log y (smoothness) against log g (gradient norm); NaN where g is
+    constant.
+    """
     log_g, log_y = np.log(g), np.log(y)
     centred = log_g - log_g.mean()
     spread = float(centred @ centred)
@@ -225,7 +234,9 @@ def _log_slope(g: Array, y: Array) -> float:
 
 
 def _rank_correlation(g: Array, y: Array) -> float:
-    """Spearman's rank correlation of g and y; 0 where one of them is constant."""
+    """Spearman's rank correlation of gradient norms g and smoothness y; 0 where one of them is
+    constant.
+    """
     # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last
     # bits.
     ranks_g, ranks_y = average_ranks(_round_digits(g)), average_ranks(_round_digits(y))
@@ -236,6 +247,7 @@ def _rank_correlation(g: Array, y: Array) -> float:
 
 def _round_digits(values: Array) -> Array:
     """Positive numbers rounded to nine significant digits."""
+    # The power of ten that leaves nine digits before the point.
     factors = 10.0 ** (9 - np.ceil(np.log10(values)))
     return np.round(values * factors) / factors
 

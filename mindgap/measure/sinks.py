@@ -94,11 +94,12 @@ class RecordSink(Sink):
         self._writer.row(row)
 
     def event(self, sentence: str) -> None:
-        # The description shows the sentences.
+        # The description shows the sentences, so it is written anew.
         self._events.append(sentence)
         write_form(self._folder / STUDY_FILE, self._description())
 
     def close(self, problem: str = "") -> None:
+        """Write the record's end: how long it took, and the problem where there was one."""
         seconds = round(time.perf_counter() - self._begun_at, 6)
         self._writer.end(End("failed", seconds, problem) if problem else End("done", seconds))
         self._writer.close()
@@ -110,6 +111,7 @@ class RecordSink(Sink):
             label = column.replace("_", " ")
             title = column.replace("_", ": ", 1).replace("_", " ")  # the probe ends at the first _
             figures.append(Figure(title, column, label, x_label="step"))
+        # Of the events at most the first twenty.
         sentences = ["What the monitor read along a training run", *self._events[:20]]
         return StudyDescription(
             name="monitor",

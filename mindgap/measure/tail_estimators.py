@@ -94,8 +94,9 @@ def hill_gamma(logs: Array) -> Array:
     """
     k = logs.shape[-1] - 1
     u = np.arange(1, k + 1) / (k + 1)
+    # Rows of the pseudoinverse of the columns 1, u, u² give the three coefficients of the fit.
     intercept_weights, _, _ = np.linalg.pinv(np.vander(u, 3, increasing=True))
-    z = (logs[..., :-1] - logs[..., 1:]) * np.arange(1, k + 1)
+    z = (logs[..., :-1] - logs[..., 1:]) * np.arange(1, k + 1)  # Z_j
     return z @ intercept_weights
 
 
@@ -140,6 +141,7 @@ def stable_alpha(upper: Array, middle: Array) -> Array:
         >>> float(stable_alpha(np.array(6.313752), np.array(1.0)))  # the Cauchy law
         1.0
     """
+    # The 95 % and the 75 % quantile of X are the 90 % and the 50 % quantile of |X|.
     alphas, ratios = np.array(STABLE_RATIOS).T
     # The table gets a last point at α = 4, on the line through its last two points.
     alpha_per_log = (alphas[-1] - alphas[-2]) / np.log(ratios[-2] / ratios[-1])
@@ -257,7 +259,8 @@ def resampled_quantile_ranks(
         (4, 2)
     """
     first, second = places
-    # A sum of m exponential numbers has the gamma law of shape m.
+    # The order statistics of n uniforms are partial sums of n + 1 exponential numbers over their
+    # total; a sum of m exponential numbers has the gamma law of shape m.
     to_first = rng.gamma(first, size=draws)
     to_second = to_first + rng.gamma(second - first, size=draws)
     total = to_second + rng.gamma(n + 1 - second, size=draws)

@@ -125,11 +125,13 @@ class _TraceMode(TorchFunctionMode):
         if name in RECTIFIERS and output.ndim > 1:
             trace.dead.append((module, _share_of_units(output == 0)))
         elif name in SQUASHERS and output.ndim > 1:
+            # Tanh lies in (-1, 1), the sigmoid in (0, 1): the lower border mirrors the upper one.
             high = SQUASHERS[name]
             low = -high if name.startswith("tanh") else 1 - high
             saturated = (output > high) | (output < low)
             trace.saturated.append((module, float(saturated.double().mean())))
         elif name in ("softmax", "log_softmax"):
+            # Given by name or as the second argument; a negative axis counts from the end.
             axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if isinstance(axis, int):
                 trace.softmax_axes.append((name, axis % max(1, output.ndim), output.ndim))
@@ -171,7 +173,7 @@ class _TraceMode(TorchFunctionMode):
         inputs = [t for t in tensors if t.is_floating_point()]
         only_masks = all(bool((t.isfinite() | (t == -torch.inf)).all()) for t in inputs)
         has_nan = bool(output.isnan().any())
-        if not _all_finite(inputs) and not (only_masks and has_nan):
+        if not _all_finite(inputs) and not (only_masks and has_nan):  # it came in with the inputs
             return
         if name in _MASKING or (name in _ADDING and not has_nan):
             return
@@ -192,6 +194,7 @@ def _share_of_units(zero: Tensor) -> float:
         zero: whether each output is zero, samples first; units lie on axis 1 where there are four
             axes or more (images), else on the last axis.
     """
+    # With the units first, a row holds all outputs of one.
     unit_axis = 1 if zero.ndim > 3 else zero.ndim - 1
     return float(zero.transpose(0, unit_axis).flatten(1).all(1).double().mean())
 
@@ -236,14 +239,17 @@ def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
     Args:
         backward: also keep the nodes of the graph, for :meth:`Trace.watch_backward`.
     """
+    # ``running``: names of the modules that run, the innermost last.
     trace, running, handles = Trace(keeps_nodes=backward), [], []
 
     def enter(name: str, module: nn.Module, inputs: Any) -> None:
-        # Hook before a module.
+        """Hook before a module: it joins ``running`` as the innermost one."""
         running.append(name)
 
     def leave(name: str, is_leaf: bool, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Hook after a module: of one without children note the scale (and rank) of its output."""
+        """Hook after a module: it leaves ``running``. Of one without children (``is_leaf``) note
+        the scale (and rank) of its output in the trace.
+        """
         if running:
             running.pop()
         first = output[0] if isinstance(output, tuple) and output else output

@@ -51,11 +51,16 @@ class LoopWatch:
         is in weight; a rare batch is the likely cause: its gradient alone is large'
     """
 
+    # Fields that many methods use: ``_unread``, norms that are not read yet; ``_recent_norms``, the
+    # running range; ``_largest_entries``, those of the parameters before some steps, with the step;
+    # ``_steps_not_finite``, steps in a row, up to now, without a finite gradient, and
+    # ``_times_not_finite``, how often such a row began; ``_step``, the number of the coming step.
+
     def __init__(self, model: nn.Module, nonfinite: str = "note") -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._names, self._parameters = [n for n, _ in named], [p for _, p in named]
         self.raises = nonfinite == "raise"
-        self._recent_norms: deque[float] = deque(maxlen=HISTORY)
+        self._recent_norms: deque[float] = deque(maxlen=HISTORY)  # finite ones, the running range
         self._unread: list[_UnreadNorms] = []
         #: (step, modulus of the largest entry of each parameter before it), the last few; on a GPU
         #: they are not waited for unless a sentence needs them.
@@ -64,14 +69,15 @@ class LoopWatch:
         self._next_look = self._readings = 0
         # Steps in a row, up to now, whose gradient was not finite; and how often such a row began.
         self._steps_not_finite = self._times_not_finite = 0
+        # The number of the coming step, and whether the loop ever told a loss.
         self._step, self._loss_is_observed = 0, False
         self._batch: Any = None  # what names the present batch
-        self._loss: Any = math.nan
+        self._loss: Any = math.nan  # its loss, a number or a tensor
         self._last_update = (-1, math.nan)  # (step, length of its update over the parameters)
         self.loss = self.gradient_norm = math.nan  # of the newest step that was read
         #: gradient norm of each parameter at the newest step; None where it was not read
         self.norms: Tensor | None = None
-        self._norms_read: list[tuple[int, float]] = []
+        self._norms_read: list[tuple[int, float]] = []  # what ``pop_norms_read`` hands on
 
     def pop_norms_read(self) -> list[tuple[int, float]]:
         """(step, gradient norm) of each step that was read since the last call of this method."""
@@ -204,6 +210,7 @@ class LoopWatch:
         self._times_not_finite += int(begins)
         if not self.raises and not (begins and _deserves_sentence(self._times_not_finite)):
             return ""
+        # Three names are enough for a sentence.
         names = ", ".join(self._names[i] for i in not_finite[:3])
         names += f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
         times = self._times_not_finite
@@ -231,7 +238,11 @@ class LoopWatch:
         the gradients before, the backward pass (where the loss is finite), this batch.
         """
         #: (step, largest modulus of all parameters before it)
-        peaks = [(at, float(entries.max())) for at, entries in self._largest_entries if at <= step]
+        peaks = [
+            (number, float(entries.max()))
+            for number, entries in self._largest_entries
+            if number <= step
+        ]
         # Only on a CPU the parameters are still those of the step: on a GPU norms are read later.
         if step == self._step - 1:
             largest = [float(p.detach().abs().max()) for p in self._nonempty_parameters()]
@@ -239,7 +250,7 @@ class LoopWatch:
             peaks.append((step, max(largest) if all(map(math.isfinite, largest)) else math.nan))
         if any(not math.isfinite(peak) for _, peak in peaks):
             return "an earlier step is the likely cause: a parameter itself is no longer finite"
-        last_step = -1
+        last_step = -1  # before all, where no parameters were read
         if peaks:
             (first_step, first_peak), (last_step, last_peak) = peaks[0], peaks[-1]
             if last_peak > THROWN * first_peak > 0:
@@ -311,7 +322,7 @@ class _UnreadNorms:
         self.step, self.batch, self._loss, self._norms = step, batch, loss, norms
         self._copied: Any = None  # event of the device at which the copy is done
         if norms.is_cuda:
-            if isinstance(loss, Tensor):
+            if isinstance(loss, Tensor):  # it travels behind the norms, in one copy
                 loss_on_device = loss.detach().reshape(-1)[:1].to(norms)
                 self._loss, norms = None, torch.cat([norms, loss_on_device])
             self._norms = norms.to("cpu", non_blocking=True)

@@ -145,17 +145,17 @@ def lanczos(
         projection[: basis_size + 1, basis_size] = projection[basis_size, : basis_size + 1] = (
             coordinates
         )
-        # Of A times the new basis vector alone ``rest`` is outside.
+        # ``rest``, what A times the new basis vector has outside the basis, belongs to it alone.
         outside_weights = np.vstack([outside_weights, np.eye(1, capacity, basis_size)])
         outside_vectors = [_orthogonalise(v, basis_vectors)[0] for v in outside_vectors] + [rest]
         basis_size += 1
         ritz_values, eigenvectors = np.linalg.eigh(projection[:basis_size, :basis_size])
         # A vector of which nothing but rounding is left outside the basis adds nothing.
         least_norm = 8 * rounding * max(abs(ritz_values[0]), abs(ritz_values[-1]), 1e-300)
-        kept = [float(torch.linalg.vector_norm(v)) > least_norm for v in outside_vectors]
-        unseen_starts -= kept[:unseen_starts].count(False)
-        outside_vectors = [v for v, keep in zip(outside_vectors, kept) if keep]
-        outside_weights = outside_weights[np.array(kept)]
+        adds_any = [float(torch.linalg.vector_norm(v)) > least_norm for v in outside_vectors]
+        unseen_starts -= adds_any[:unseen_starts].count(False)  # these stand first
+        outside_vectors = [v for v, adds in zip(outside_vectors, adds_any) if adds]
+        outside_weights = outside_weights[np.array(adds_any)]
         complete = basis_size == size or not outside_vectors  # Ritz values are then eigenvalues
         # Every start is multiplied before anything is judged.
         if unseen_starts and not complete and basis_size < capacity and products < max_products:
@@ -171,7 +171,8 @@ def lanczos(
         rounds_met = rounds_met + 1 if top_done and (bottom_done or bottom_is_smaller) else 0
         done = complete or rounds_met >= (3 if known_gap is None else 1)
         if done or products >= max_products:
-            if known_gap is not None and basis_size == 3:  # the gap is seen too large
+            # After three products of a warm start the gap is seen too large.
+            if known_gap is not None and basis_size == 3:
                 error_top = min(3 * error_top, float(residuals[-1]))
             places, errors = [-1, 0], (error_top, error_bottom)
             weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
@@ -184,14 +185,15 @@ def lanczos(
                 )
                 for place, error, ritz_vector in zip(places, errors, weights @ vectors[:basis_size])
             )
-            assumed = top.value - (known_gap or 0.0) * abs(top.value)  # of one vector alone
+            # One vector alone has no second Ritz value: that of the known gap stands for it.
+            assumed = top.value - (known_gap or 0.0) * abs(top.value)
             second = float(ritz_values[-2]) if basis_size > 1 else assumed
             values = tuple(ritz_values.tolist())
             return Spectrum(top, bottom, second, products, converged=bool(done), values=values)
         if basis_size == capacity:
             # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns
             # fill its border.
-            lowest, highest = max(1, capacity // 6), max(2, capacity // 3)  # how many are kept
+            lowest, highest = max(1, capacity // 6), max(2, capacity // 3)  # how many stay
             places = [*range(lowest), *range(basis_size - highest, basis_size)]
             weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
             kept_weights = outside_weights[:, :basis_size] @ eigenvectors[:, places]
@@ -201,7 +203,7 @@ def lanczos(
             projection[range(basis_size), range(basis_size)] = ritz_values[places]
             outside_weights = np.zeros((len(outside_vectors), capacity))
             outside_weights[:, :basis_size] = kept_weights
-        if basis_size == len(vectors):
+        if basis_size == len(vectors):  # room for twice as many, up to the capacity
             vectors = torch.cat(
                 [vectors, vectors.new_empty((min(len(vectors), capacity - basis_size), size))]
             )
@@ -313,7 +315,7 @@ def stability_threshold(
     if nesterov and dampening:
         fail("dampening", "must be zero with Nesterov momentum", dampening)
     divisor = 1 + 2 * momentum if nesterov else 1 - dampening
-    # Without momentum torch ignores the dampening.
+    # c of the module's docstring. Without momentum torch ignores the dampening.
     bound = (2 + 2 * momentum) / divisor if momentum else 2.0
     return bound / lr - weight_decay
 
@@ -398,6 +400,7 @@ def _sgd_steps(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> Ef
     kind = "gradient descent"
     if momentum:
         kind = "Nesterov" if nesterov else "heavy ball"
+    # c is the threshold at step size 1.
     bound = stability_threshold(1.0, momentum=momentum, nesterov=nesterov, dampening=dampening)
     rates = [float(group["lr"]) for group in groups]
     if len(set(rates)) == 1:
@@ -517,6 +520,8 @@ class Sharpness:
     values: tuple[float, ...]  # Ritz values of the last basis, ascending: the edge of the spectrum
     stability: Stability | None = None  # where the optimizer stands, if given and known
     unknown: str = ""  # why ``stability`` is None, when an optimizer was given
+    #: "plain" (of H) and, where there is one, "scaled" (of D^(1/2) H D^(1/2)) -> the search that
+    #: the next reading starts from.
     warm: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -606,6 +611,7 @@ def sharpness_in(
     steps: EffectiveSteps | str = ""  # a text says why they are not known
     if optimizer is not None:
         steps = effective_steps(optimizer, passes.parameters, hessian.gradient)
+    # "plain" is the search of H, "scaled" that of D^(1/2) H D^(1/2).
     earlier_searches = start.warm if start is not None else {}
     search = _search(hessian, hessian, earlier_searches.get("plain"), tol, max_products, both, seed)
     searches = {"plain": search}
@@ -718,11 +724,11 @@ def _stability(
         The reading, and the search of the scaled Hessian; None where the sharpness decided.
     """
     top = search.ends.top
-    if not isinstance(steps.scale, Tensor):
+    if not isinstance(steps.scale, Tensor):  # D is one number
         threshold = steps.bound / steps.scale - steps.weight_decay
         ratio = steps.scale * (top.value + steps.weight_decay) / steps.bound
         return Stability(steps.kind, threshold, top.value, ratio, top.error), None
-    root = steps.scale.to(hessian.gradient).sqrt()
+    root = steps.scale.to(hessian.gradient).sqrt()  # D^(1/2), one number per coordinate
     scaled_search = _search(
         lambda v: root * (hessian(root * v) + steps.weight_decay * (root * v)),
         hessian,
@@ -773,6 +779,7 @@ def describe_sharpness(reading: Sharpness) -> str:
         position = f"unstable, {stability.ratio:.2f} times over"
         if stability.ratio < 1:
             position = f"{100 * stability.ratio:.0f} % of the threshold"
+        # Another value than the sharpness is an eigenvalue of D^(1/2) H D^(1/2).
         if stability.kind == "preconditioned" or stability.value != reading.value:
             text += (
                 f"; the preconditioned sharpness is {stability.value:.3g}, and the optimizer "
@@ -809,7 +816,7 @@ class SharpnessProbe(Probe):
         super().__init__(every)
         self.tol = positive("tol", tol)
         self.max_products = whole("max_products", max_products, least=1)
-        self._last: Sharpness | None = None
+        self._last: Sharpness | None = None  # the newest reading, the next one's warm start
 
     def read(self, at: Reading) -> dict[str, float]:
         """Sharpness, its error, the norm, the products spent and, where the optimizer is known, its

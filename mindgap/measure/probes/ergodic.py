@@ -128,6 +128,7 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     # Column j is the spread without stretch j.
     spread_without = np.sqrt(np.maximum(total - squares, 1e-300) / 15)
     slopes_without = np.array([_fit_spread(lengths, column)[0] for column in spread_without.T])
+    # The jackknife's error of sixteen estimates, which has 15 degrees of freedom.
     error = math.sqrt(15 / 16 * float(np.sum((slopes_without - slopes_without.mean()) ** 2)))
     reach = student_quantile(0.5 + level / 2, 15) * error
     return OneStepChange(
@@ -174,7 +175,7 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     between("share", share, 0, 0.5, ends="(]")
     between("level", level, 0, 1, ends="()")
     series = _as_series("values", values)
-    window_length = max(16, int(share * len(series)))
+    window_length = max(16, int(share * len(series)))  # enough for four blocks of four
     early, late = series[:window_length], series[-window_length:]
     squared_errors, degrees_of_freedom = [], 0  # of the means of both windows
     for window in (early, late):

@@ -150,6 +150,7 @@ def noise_sample(
             losses += float(item.loss)
             mean = add_to_mean(mean, chunks(item.gradient), used)
             del item  # it holds a gradient, and the next one is about to be computed
+        # The second pass: the mean is known, and each minibatch becomes a row of the results.
         if used < 2:
             fail("batches", "must give at least two batches of one size", f"{used}")
         norms, dots = np.empty(used), np.empty(used)
@@ -198,20 +199,24 @@ class Sketch:
         layer: place of the parameter tensor that each chosen coordinate lies in, shape (c,).
     """
 
+    # ``_k`` is k, ``_signs`` is s, ``_chunk_signs`` is t; ``_places`` says for each chunk where the
+    # chosen coordinates lie in it.
+
     def __init__(
         self, parameters: list[Any], projections: int, coordinates: int, seed: int
     ) -> None:
-        self._k = projections
+        self._k = projections  # may be 0: no sketch
         generator = torch_stream(seed, "sketch")
         lengths = [len(chunk) for chunk in chunks([p.detach() for p in parameters])]
         longest, k = max(lengths), max(projections, 1)
         device = parameters[0].device
         padded_length = math.ceil(longest / k) * k  # whole rows of k numbers
+        # Bits 0 and 1 become signs -1 and 1.
         bits = torch.randint(0, 2, (padded_length,), generator=generator, dtype=torch.int8)
         self._signs = bits.mul_(2).sub_(1).to(device, torch.float32)  # s
         chunk_bits = torch.randint(0, 2, (len(lengths), k), generator=generator)
         self._chunk_signs = chunk_bits.mul_(2).sub_(1).to(device).float()  # t
-        size = sum(lengths)
+        size = sum(lengths)  # coordinates of all parameters
         if size <= 2**16:
             chosen = torch.randperm(size, generator=generator)[: min(coordinates, size)]
             chosen = chosen.sort().values
@@ -223,7 +228,7 @@ class Sketch:
             in_chunk = chosen[(chosen >= start) & (chosen < start + length)]
             self._places.append((in_chunk - start).to(device))
             start += length
-        ends = np.cumsum([as_real(p).numel() for p in parameters])
+        ends = np.cumsum([as_real(p).numel() for p in parameters])  # of each, in all joined
         self.layer = np.searchsorted(ends, chosen.numpy(), side="right").astype(np.int64)
 
     def read(
@@ -255,6 +260,7 @@ class Sketch:
                 length = len(noise)
                 rows = math.ceil(length / self._k)
                 # Row r of k columns holds coordinates r k, r k + 1, ...: column j mod k takes j.
+                # ``signed`` is the noise times s, with zeros up to whole rows.
                 signed = noise.new_zeros(rows * self._k)
                 signs = self._signs[:length].to(noise.device)
                 torch.mul(noise, signs, out=signed[:length])
@@ -280,7 +286,7 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
         flat = as_real(tensor).reshape(-1)
         if joined:
             alike = flat.dtype == joined[0].dtype and flat.device == joined[0].device
-            if not alike or length + len(flat) > limit:
+            if not alike or length + len(flat) > limit:  # the tensor cannot join them
                 yield torch.cat(joined)
                 joined, length = [], 0
         if len(flat) > limit:
@@ -325,6 +331,7 @@ def _norms_by_tensor(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.f
         while used < len(flat):
             if used_of_chunk == len(chunk):
                 chunk, used_of_chunk = next(mean_chunks), 0
+            # As many numbers as tensor and chunk both have left.
             count = min(len(flat) - used, len(chunk) - used_of_chunk)
             mean_part = chunk[used_of_chunk : used_of_chunk + count]
             noise = flat[used : used + count].to(chunk.dtype) - mean_part

@@ -113,6 +113,7 @@ def local_smoothness_in(
     gradient_norm = euclidean_norm(start.gradient)
     not_repeatable = euclidean_norm([a - b for a, b in zip(repeated, start.gradient)])
     del repeated  # frees the memory of a gradient in float64
+    # Of the points that rounding leaves apart from the start, one entry each.
     gammas, ratios, displacements, losses = [], [], [], []
     last_slopes: list[float] = []  # of the batches at the last point
     for gamma in ((i + 1) / points for i in range(points)):
@@ -207,7 +208,8 @@ def smoothness_along_ray(
     whole("points", points, least=3, most=10_000)
     positive("growth", growth)
     with gradient_passes(objective, batches, seed=seed, move=True) as passes:
-        # The slopes along the ray are not needed, so any direction serves.
+        # ``near`` and ``far`` are the means at the two points of a reading, ``norm`` the gradient
+        # norm at the first. The slopes along the ray are not needed, so any direction serves.
         near = _means_at_point(passes, [torch.zeros_like(p) for p in passes.parameters])
         norm = first_norm = euclidean_norm(near.gradient)
         if not norm > 0:
@@ -215,7 +217,7 @@ def smoothness_along_ray(
         direction = unflatten(flatten(near.gradient) / norm, passes.parameters)
 
         def mean_at(distance: float) -> _Means:
-            """Mean gradient and loss at a distance from the start."""
+            """Mean gradient and loss at a distance from the start along ``direction``."""
             with passes.moved(direction, distance):
                 return _means_at_point(passes, direction)
 

@@ -95,9 +95,9 @@ def goldstein_distance(
     whole("samples", samples, least=1, most=100_000)
     non_negative("epsilon", epsilon)
     generator = torch_stream(seed, "goldstein")
-    gradients: list[list[Tensor]] = []
+    gradients: list[list[Tensor]] = []  # g_i, and ``gram`` holds ⟨g_i, g_j⟩
     gram = np.zeros((0, 0))
-    curve: list[float] = []
+    curve: list[float] = []  # norm of the smallest mean after each gradient
     weights, gap = np.ones(1), 0.0
     with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
         # The first gradient is that at x, the others are on the segment and in the ball in turn.
@@ -111,6 +111,7 @@ def goldstein_distance(
                     step = _step_in_ball(passes.parameters, delta, generator)
                 with passes.moved(step):
                     gradients.append(passes_mean(passes))
+            # The smallest mean of the gradients so far, by their inner products.
             gram = _extend_gram(gram, gradients)
             weights, gap = min_norm_weights(gram)
             curve.append(math.sqrt(max(float(weights @ gram @ weights), 0.0)))

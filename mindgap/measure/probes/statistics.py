@@ -153,9 +153,9 @@ def training_statistics(
                 math.nan if curvature is None else curvature.norm,
             )
         )
-    last = growth_rows[-1]
+    last = growth_rows[-1]  # of all samples
     variance, variance_error = _sample_variance(squares, last.gradient_norm, batch_size, unit)
-    z = NormalDist().inv_cdf(0.5 + level / 2)
+    z = NormalDist().inv_cdf(0.5 + level / 2)  # standard errors that the interval reaches
     low_square, high_square = noise.squared_mean_interval(level)
     loss_reach = (
         student_quantile(0.5 + level / 2, len(used) - 1)
@@ -259,6 +259,7 @@ def _squared_norms(
     if per != "batch":
         try:
             norms = [
+                # The first batch stands for all in the check.
                 per_sample_norms(objective, batch, seed=seed, check=i == 0).norms
                 for i, batch in enumerate(batches)
             ]
@@ -360,7 +361,7 @@ class StatisticsProbe(Probe):
     def __init__(self, every: int = 1, *, tol: float = 1e-2) -> None:
         super().__init__(every)
         self.tol = positive("tol", tol)
-        self._last: Sharpness | None = None
+        self._last: Sharpness | None = None  # the newest curvature, the next one's warm start
 
     def read(self, at: Reading) -> dict[str, float]:
         """The statistics as numbers of a row, and both sides of (6.10) where there is one step
@@ -381,8 +382,9 @@ class StatisticsProbe(Probe):
                 "sharpness",
             )
         }
+        # Step sizes of the optimizer's groups; none without an optimizer.
         rates = {float(g["lr"]) for g in getattr(at.optimizer, "param_groups", ())}
-        lr = rates.pop() if len(rates) == 1 else 0.0
+        lr = rates.pop() if len(rates) == 1 else 0.0  # 0: no step size that counts for all
         if lr > 0:
             balance = equilibrium(statistics, lr, samples_in(at.batches[0]))
             row |= {

@@ -216,11 +216,12 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     Source: thesis, section 4.2 (Assumption 4.2.1 asks for α > 1 only); the test is ours;
     ``benchmarks/measure_known.py`` prints how often it is right.
     """
+    # One mean of γ from both estimates decides, and the law of it on exact power laws.
     rows, _ = _tail_values(sample, "norms", False, None)
     logs, k = _largest_logs(rows)
     hill, moment = float(estimators.plain_hill_gamma(logs)), float(estimators.moment_gamma(logs))
     gamma = (hill + max(moment, -1.0)) / 2
-    low, high = _index_between(gamma, k, 0.5)
+    low, high = _index_between(gamma, k, 0.5)  # both estimates count half
     light_by_moments = _looks_light(rows)
     if light_by_moments:  # then the moment estimate decides: a heavy tail hardly gives it
         low_by_moments, _ = _index_between(moment, k, 1.0)
@@ -260,17 +261,19 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
 
     def end(share: float) -> float:
         """The index of the power law of whose samples this share has a smaller estimate than the
-        one given, by halving the interval of its logarithm; infinite above a thousand.
+        one given, by halving the interval of its logarithm; infinite above a thousand. The samples
+        are those of ``_unit_law``, brought to another index.
         """
 
-        # The estimate below which this share of the samples of the law of index alpha lies.
         def quantile_at(alpha: float) -> float:
+            """The estimate below which this share of the samples of the law of index alpha lies."""
+            # Hill's estimates are divided by the index; what the moment ones add stays.
             return float(np.quantile(hill / alpha + moment_share * moment_part, share))
 
-        low, high = 0.05, 1e3
-        if quantile_at(high) >= estimate:
+        low, high = 0.05, 1e3  # the index is looked for between these
+        if quantile_at(high) >= estimate:  # quantiles fall as the index grows
             return math.inf
-        for _ in range(24):
+        for _ in range(24):  # the interval is then below a millionth of the index
             midpoint = math.sqrt(low * high)
             low, high = (midpoint, high) if quantile_at(midpoint) > estimate else (low, midpoint)
         return low
@@ -407,6 +410,7 @@ def _by_tail(functional: Callable[[Array], Array]) -> _Estimator:
         if rows.shape[1] == 1:
             with np.errstate(divide="ignore"):
                 all_logs = np.log(estimators.largest(moduli[:, 0], count))
+            # Which values a resample's largest are is drawn directly, without the resample.
             ranks = estimators.resampled_ranks(count, k + 1, draws, rng)
             resampled_logs = np.maximum(all_logs, logs[k] - 1e3)[ranks]
         else:
@@ -479,16 +483,19 @@ def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generato
         return _Estimate(float(estimate), resampled, count)
 
     def gamma(values: Array) -> float:
-        """The estimate of 1/α, for norms the mean over four ways of making them symmetric."""
+        """The estimate of 1/α from values of shape (n,): of ``signed`` ones directly, of norms the
+        mean over four random ways of making them symmetric.
+        """
         estimates = []
         for _ in range(1 if signed else 4):
             moduli = np.abs(_symmetrise(values, signed, rng))
+            # Places of the 90 % and the 50 % quantile.
             upper, middle = len(moduli) - len(moduli) // 10, len(moduli) // 2
             partitioned = np.partition(moduli, [middle, upper])
             estimates.append(1 / estimators.stable_alpha(partitioned[upper], partitioned[middle]))
         return float(np.mean(estimates))
 
-    resamples = rng.integers(0, len(rows), (draws, len(rows)))
+    resamples = rng.integers(0, len(rows), (draws, len(rows)))  # places of rows
     of_sample = gamma(rows.reshape(-1))
     of_resamples = np.array([gamma(rows[places].reshape(-1)) for places in resamples])
     return _Estimate(of_sample, of_resamples, count)
@@ -563,9 +570,11 @@ def _null(method: str, count: int, signed: bool, draws: int) -> Array:
         import torch
 
         k = estimators.tail_length(count)
+        # The order statistics of n uniforms are partial sums of n + 1 exponential numbers over
+        # their total; the n - k that are not needed one by one add up to a gamma number.
         sums = rng.exponential(size=(draws, k + 1)).cumsum(axis=1)
         total = sums[:, -1:] + rng.gamma(count - k, size=(draws, 1))
-        # The modulus with upper tail probability sums / total.
+        # The modulus of a Gaussian number with upper tail probability sums / total.
         logs = np.log(-torch.special.ndtri(torch.from_numpy(sums / total / 2)).numpy())
         gammas = (estimators.hill_gamma if method == "hill" else estimators.moment_gamma)(logs)
     else:

@@ -152,4 +152,5 @@ def _exponent(squares: Array, shuffles: int, rng: np.random.Generator) -> float:
     for size in sizes:
         groups = shuffled[:, : count // size * size].reshape(shuffles, -1, size)
         medians.append(np.median(groups.mean(axis=2)))
+    # The first coefficient of the line is its slope; a median of zero has no logarithm.
     return float(np.polyfit(np.log(sizes), np.log(np.maximum(medians, 1e-300)), 1)[0])
