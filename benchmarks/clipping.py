@@ -401,9 +401,10 @@ def one_try(
     said: str,
     folder: Path,
 ) -> str:
-    """One try at lr 1e-3: the median of three paired changes against AdamW, and the candidate
-    ``judged`` against the best of five fixed clips (medians; its column is called ``said``). What
-    did not run beside it is from the records of five rates in ``folder``."""
+    """One try at lr 1e-3: the median of three paired changes against AdamW (of five fixed clips
+    the best one's), and the candidate ``judged`` against the best of these clips as the rules were
+    registered, by medians (its column is called ``said``). What did not run beside it is from the
+    records of five rates in ``folder``."""
     there: AtOneRate = {}
     for (name, steps, candidate), losses in load(folder).items():
         there.setdefault((name, steps), {})[candidate] = losses[RATES.index(1e-3)]
@@ -417,7 +418,8 @@ def one_try(
         other = there.get((name, steps), {})
         source = here if "clip 1" in here else other
         clips = [middle(v) for c, v in source.items() if c.startswith("clip ")]
-        cells = [change(min(clips), middle(source["AdamW"])) if clips else "–"]
+        pairs = [paired(v, source["AdamW"]) for c, v in source.items() if c.startswith("clip ")]
+        cells = [change(min(pairs), 1.0) if pairs else "–"]
         for candidate in shown:
             run = here if candidate in here else other
             known = candidate in run
