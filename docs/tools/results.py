@@ -68,7 +68,7 @@ GPU_MINUTES = {
     "h11-coordinates-or-norms": 4,
     "h14-order-of-the-moment": 7,
     "h15-steps-and-thresholds": 6,
-    "h16-noise-of-the-appendix": 3,
+    "h16-noise-of-the-appendix": 9,
     "s2-smoothness-image-model": 3,
     "s3-clipping-speeds-up": 7,
     "s7-clipping-generalises": 26,
@@ -76,11 +76,11 @@ GPU_MINUTES = {
     "t5-momentum-in-practice": 5,
     "e0-training-statistics": 2,
     "e1-image-network": 2,
-    "e2-language-model": 2,
-    "e3-over-fitted": 3,
+    "e2-language-model": 10,
+    "e3-over-fitted": 5,
     "e4-estimates-settle": 2,
     "e6-raw-losses": 2,
-    "e11-balance-and-edge": 2,
+    "e11-balance-and-edge": 8,
 }
 #: Study -> a further setting at scale gpu, and its minutes.
 FURTHER = {"h4-masked-language-model": ("depths=12", 36)}

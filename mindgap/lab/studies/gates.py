@@ -7,6 +7,7 @@ a published one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ BIGRAM_LOSS = 5.331
 RESNET20_ACCURACY = 0.91
 #: Nats below the frequencies of word pieces at masked places.
 LEARNT = 1.0
+#: Loss of one who knows frequencies alone: of the ten classes of CIFAR-10, all equally frequent,
+#: and of the words of WikiText-2 (10,000 words, on its test text).
+CLASS_FREQUENCIES, WORD_FREQUENCIES = math.log(10), 6.207
 
 #: Method -> the last row of each of its runs.
 LastRows = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -57,6 +61,24 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
     if accuracies and settings.get("model") == "ResNet20" and as_published:
         best, limit = max(accuracies.values()), RESNET20_ACCURACY
         parts.gate(f"the best method reaches {limit:.0%}", best >= limit, f"{best:.2%}")
+
+
+def learnt_gate(parts: Parts, name: str, losses: Sequence[float], by_frequency: float) -> None:
+    """Add the control that every run of a network has learnt: its loss lies :data:`LEARNT` nats
+    below that of frequencies.
+
+    Args:
+        parts: changed in place.
+        name: of the network.
+        losses: at the end, one per run.
+        by_frequency: loss of one who knows the frequencies of words or classes alone.
+    """
+    limit, worst = by_frequency - LEARNT, max(losses)
+    parts.gate(
+        f"{name}: every run ends {LEARNT:g} nat below frequencies",
+        worst <= limit,
+        f"loss {worst:.3f} at most, needed {limit:.3f}",
+    )
 
 
 def _language_gate(parts: Parts, last_rows: LastRows, *, on_treebank: bool) -> bool:

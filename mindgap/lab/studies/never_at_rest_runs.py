@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.base.rng import stream_seed
+from mindgap.lab.studies.bounds import mean_within
+from mindgap.lab.studies.gates import CLASS_FREQUENCIES, WORD_FREQUENCIES, learnt_gate
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
 from mindgap.lab.studies.statistics_runs import on_device, statistics_run
 from mindgap.lab.studies.training_runs import (
@@ -26,7 +28,7 @@ from mindgap.lab.studies.training_runs import (
     has_settled,
     join_batches,
 )
-from mindgap.lab.studies.verdict import by_method
+from mindgap.lab.studies.verdict import Values, by_method
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +39,12 @@ if TYPE_CHECKING:
 #: Sources of images; the others are texts.
 IMAGES = ("digits", "cifar-10")
 
-#: A norm at this share of another or more is no lower.
-NO_LOWER = 0.9
+#: A norm at this share of another or more is no lower; the second number is that of scale gpu,
+#: where it is the bound that a mean must clear with 95 %.
+NO_LOWER, NO_LOWER_ON_DEVICE = 0.9, 0.8
+
+#: A norm below this share of that at the start counts as it.
+SMALLEST = ZERO / 10
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -170,16 +176,52 @@ def late_levels(runs: Sequence[Run], column: str) -> list[float]:
     return [level(run, column, 0.75, 1.0) for run in runs]
 
 
-def shared_parts(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Parts:
+def norm_levels(runs: Sequence[Run], start: float, end: float) -> list[float]:
+    """The :func:`level` of the gradient norm over a part of each of the runs, at least
+    :data:`SMALLEST` times the norm at the start, so that a norm that noise hides in one run does
+    not decide alone.
+    """
+    return [
+        max(level(run, "gradient_square", start, end), SMALLEST * run.column("gradient_norm")[0])
+        for run in runs
+    ]
+
+
+def add_ratio(
+    parts: Parts, name: str, upper: Values, lower: Values, least: float, questions: int
+) -> None:
+    """Add the part: ``upper`` lies above ``least`` times ``lower``, by the mean log of their ratio
+    over paired seeds.
+
+    Args:
+        parts: changed in place.
+        name: of the part.
+        upper, lower: positive values, one per seed; below 1e-12 they count as 1e-12.
+        least: a positive factor.
+        questions: 0 at small scales: yes and no by :meth:`Parts.ratio`. At scale gpu the number of
+            parts: yes by a one-sided 95 % bound, no corrected for that number.
+    """
+    if not questions:
+        parts.ratio(name, upper, lower, least)
+        return
+    logs = np.log(np.maximum(upper, 1e-12)) - np.log(np.maximum(lower, 1e-12))
+    mean_within(parts, name, logs, least=math.log(least), questions=questions, logs=True)
+
+
+def shared_parts(
+    runs: Sequence[Run], schedule: str, periods: Mapping[str, int], questions: int
+) -> Parts:
     """Judge what E1 and E2 share: gradient norms stay, and noise grows.
 
     The whole verdict is inconclusive where the loss of a method has not settled, or where its
-    network knows the share ``FITTED`` of its images or more.
+    network knows the share ``FITTED`` of its images or more. At scale gpu a gate per method asks
+    whether its network has learnt.
 
     Args:
         runs: of all methods.
         schedule: name of the method whose noise must grow.
         periods: method -> periods of constant step, each of which must settle; else one.
+        questions: see :func:`add_ratio`.
     """
     parts = Parts()
     for name, own_runs in by_method(runs).items():
@@ -192,30 +234,59 @@ def shared_parts(runs: Sequence[Run], schedule: str, periods: Mapping[str, int])
         accuracy = max(late_levels(with_accuracy, "accuracy"), default=0.0)
         if accuracy >= FITTED:
             parts.decide_nothing(f"{name}: the network over-fits")
-        _judge_norm(parts, name, own_runs, {"settled": settled, "accuracy": accuracy})
+        _judge_norm(parts, name, own_runs, {"settled": settled, "accuracy": accuracy}, questions)
+        if questions:
+            on_images = own_runs[0].header.settings["source"] in IMAGES
+            learnt_gate(
+                parts,
+                name,
+                late_levels(own_runs, "loss"),
+                CLASS_FREQUENCIES if on_images else WORD_FREQUENCIES,
+            )
         if name == schedule:
             at_start = [run.column("noise")[0] for run in own_runs]
-            parts.ratio(f"{name}: noise grows", late_levels(own_runs, "noise"), at_start, 1.0)
+            late_noise = late_levels(own_runs, "noise")
+            add_ratio(parts, f"{name}: noise grows", late_noise, at_start, 1.0, questions)
     return parts
 
 
-def _judge_norm(parts: Parts, name: str, own_runs: Sequence[Run], numbers: dict[str, Any]) -> None:
+def _judge_norm(
+    parts: Parts,
+    name: str,
+    own_runs: Sequence[Run],
+    numbers: dict[str, Any],
+    questions: int,
+) -> None:
     """Add a part: in every run of a method the late gradient norm is at least a tenth (``STAYS``)
     of that at the start.
 
-    It is refuted where the median of these shares is a hundredth (``ZERO``) or less.
+    It is refuted where the median of these shares is a hundredth (``ZERO``) or less. At scale gpu
+    bounds of the mean log of the shares are compared with the same two numbers.
 
     Args:
         parts: of the verdict.
         name: of the method.
         own_runs: its runs.
         numbers: further numbers that the verdict keeps beside.
+        questions: see :func:`add_ratio`.
     """
-    late_norms = late_levels(own_runs, "gradient_square")
+    late_norms = norm_levels(own_runs, 0.75, 1.0)
     start_norms = [max(run.column("gradient_norm")[0], 1e-12) for run in own_runs]
     shares = [late / start for late, start in zip(late_norms, start_norms)]
     loss, norm = float(np.median(late_levels(own_runs, "loss"))), float(np.median(late_norms))
     part = f"{name}: the gradient norm stays"
+    if questions:
+        mean_within(
+            parts,
+            part,
+            np.log(np.maximum(shares, 1e-12)),
+            least=math.log(STAYS),
+            gap=math.log(STAYS / ZERO),
+            questions=questions,
+            logs=True,
+        )
+        parts.note("", {f"{part}, levels": {"loss": loss, "norm": norm, **numbers}})
+        return
     parts.add(
         part,
         holds=min(shares) >= STAYS,
@@ -227,7 +298,7 @@ def _judge_norm(parts: Parts, name: str, own_runs: Sequence[Run], numbers: dict[
 
 
 def more_at_a_smaller_step(
-    parts: Parts, groups: Mapping[str, Sequence[Run]], small: str, large: str
+    parts: Parts, groups: Mapping[str, Sequence[Run]], small: str, large: str, questions: int
 ) -> None:
     """Add two parts (thesis, 6.2.1): noise and sharpness are larger at the smaller step size, late
     in the runs.
@@ -236,10 +307,12 @@ def more_at_a_smaller_step(
         parts: of the verdict.
         groups: method -> its runs.
         small, large: the methods with the smaller and with the larger step size.
+        questions: see :func:`add_ratio`.
     """
     for column in ("noise", "sharpness"):
         at_small, at_large = (late_levels(groups[name], column) for name in (small, large))
-        parts.ratio(f"{small}: larger {column} than {large}", at_small, at_large, 1.0)
+        name = f"{small}: larger {column} than {large}"
+        add_ratio(parts, name, at_small, at_large, 1.0, questions)
 
 
 def figures(caption: str) -> tuple[Figure, ...]:
@@ -266,6 +339,17 @@ RULE = (
     "the 95 % interval of the ratio over paired seeds lies above 0.9 (below: refuted). "
 )
 
-#: Rows every twelfth of a run; of every third row gradient and noise are read, of every twelfth the
-#: sharpness.
-READINGS = {"factor": 1.0, "stretch": 1.0, "read_every": 3, "sharp_every": 12}
+GPU_RULE = (
+    "All bounds are of means of logs over the seeds: yes where the one-sided 95 % bound says so, "
+    "for every part; no where the opposite is sure with 95 % for all parts together. Late means in "
+    "the last quarter of a run; a norm below a thousandth of that at the start counts as a "
+    "thousandth. The gradient norm of every method is late more than a tenth of "
+    "that at the start (no: less than a hundredth). The noise of the scheduled run grows. No lower "
+    "means more than 0.8 of the other norm. A mean loss that is late not within a tenth of the "
+    "quarter before (with drops: in every period of constant step), or an image network that knows "
+    "99.9 % of its samples, decides nothing. Gate: every run's late loss lies 1 nat below that of "
+    "frequencies of classes or words, otherwise not trained. "
+)
+
+#: Rows every twelfth of a run, with gradient and noise; of every twelfth row the sharpness.
+READINGS = {"factor": 1.0, "stretch": 1.0, "read_every": 1, "sharp_every": 12}

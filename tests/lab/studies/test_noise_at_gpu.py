@@ -28,6 +28,7 @@ TINY = {
     "text_width": 8,
     "layers": 1,
     "length": 8,
+    "held_out": 8,
 }
 H1, H2, H6, H11 = (
     "h1-gradient-noise",
