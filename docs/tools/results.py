@@ -62,7 +62,7 @@ LIMIT = 20_000_000
 #: Transformer-XL of H3 and 125 of AWD-LSTM (2026-11-18), 700 gradients of BERT (2026-11-16), 180
 #: steps of BERT of 6 layers on 32 windows of 128 word pieces (2026-11-15).
 GPU_MINUTES = {
-    "h2-noise-drifts": 6,
+    "h2-noise-drifts": 10,
     "h4-masked-language-model": 18,
     "h5-question-answering": 5,
     "h11-coordinates-or-norms": 4,
@@ -74,12 +74,12 @@ GPU_MINUTES = {
     "s7-clipping-generalises": 26,
     "t4-variance-reduction": 5,
     "t5-momentum-in-practice": 5,
-    "e0-training-statistics": 2,
-    "e1-image-network": 2,
+    "e0-training-statistics": 9,
+    "e1-image-network": 7,
     "e2-language-model": 10,
     "e3-over-fitted": 5,
-    "e4-estimates-settle": 2,
-    "e6-raw-losses": 2,
+    "e4-estimates-settle": 8,
+    "e6-raw-losses": 4,
     "e11-balance-and-edge": 8,
 }
 #: Study -> a further setting at scale gpu, and its minutes.

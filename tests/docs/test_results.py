@@ -155,7 +155,7 @@ def test_the_records_are_small_readable_and_judged_as_written() -> None:
 
 
 #: Studies that decide at scale gpu without a gate, and why: noise at a network's start.
-WITHOUT_GATE = {"h6-attention-noise"}
+WITHOUT_GATE = {"h6-attention-noise", "h11-coordinates-or-norms"}
 #: Refuted by a rule that could seldom have said holds (its diary).
 UNDERPOWERED = {"h3-language-model"}
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from mindgap.lab.studies.power import Array, Design
+from mindgap.lab.studies.power import AnswerDesign, Array, Design
 from mindgap.lab.studies.verdict import (
     ONE_SIDED,
     Parts,
@@ -146,3 +147,83 @@ class BoundDesign(Design):
             inside.all(1) & (medians == 1.0).all(1),
             outside.any(1) | (medians == 0.0).any(1),
         )
+
+
+@dataclass(frozen=True)
+class OneFalseDesign(AnswerDesign):
+    """As :class:`AnswerDesign`; where the claim is false, the first part alone is."""
+
+    def draws(
+        self, effect: float, seeds: int, studies: int, generator: np.random.Generator
+    ) -> Array:
+        """Made-up answers; the first part's come as often as the instrument gives them at
+        ``effect``, all others as at the paper's. ``generator`` is advanced.
+        """
+        answers = super().draws(self.paper, seeds, studies, generator)
+        if effect != self.paper:
+            answers[:, 0] = super().draws(effect, seeds, studies, generator)[:, 0]
+        return answers
+
+
+@dataclass(frozen=True)
+class ShareDesign(Design):
+    """A rule that asks by :func:`share_bounds`, per part, whether nearly all readings agree, on
+    made-up numbers of agreeing readings.
+
+    ``false`` and ``paper`` are true shares; where the claim is false, the first part alone is.
+
+    Args:
+        readings: per seed and part.
+        least: the share that *yes* asks for.
+    """
+
+    readings: int = 1
+    least: float = 0.9
+
+    def draws(
+        self, effect: float, seeds: int, studies: int, generator: np.random.Generator
+    ) -> Array:
+        """How many of the readings of a seed agree, (studies, parts, seeds); the first part's have
+        the true share ``effect``. ``generator`` is advanced.
+        """
+        shares = np.full((self.parts, 1), self.paper)
+        shares[0] = effect
+        return generator.binomial(self.readings, shares, size=(studies, self.parts, seeds))
+
+    def decide(self, differences: Array) -> tuple[Array, Array]:
+        """What the rule says of many studies at once.
+
+        Args:
+            differences: numbers as from :meth:`draws`.
+
+        Returns:
+            Whether it says *holds*, and whether *does not hold*, two arrays of shape (studies,).
+        """
+        total = self.readings * differences.shape[2]
+        fewest, too_few = share_bounds(total, self.least, self.parts)
+        agreeing = differences.sum(2)
+        return (agreeing >= fewest).all(1), (agreeing <= too_few).any(1)
+
+
+@cache
+def share_bounds(total: int, least: float, questions: int) -> tuple[int, int]:
+    """From how many agreeing readings on a part is answered with yes, and up to how many with no.
+
+    Yes: if their true share were ``least``, so many would agree with a probability of 5 % at most.
+    No: so few with 5 % over the number of ``questions`` at most.
+
+    Args:
+        total: number of readings.
+        least: a share.
+        questions: parts of the rule.
+
+    Example:
+        >>> share_bounds(65, 0.9, 8), share_bounds(12, 0.9, 1)
+        ((63, 51), (13, 8))
+    """
+    from scipy.stats import binom
+
+    counts = np.arange(total + 1)
+    enough = counts[binom.sf(counts - 1, total, least) <= ONE_SIDED / 2]
+    too_few = counts[binom.cdf(counts, total, least) <= ONE_SIDED / 2 / questions]
+    return int(min(enough, default=total + 1)), int(max(too_few, default=-1))

@@ -16,9 +16,8 @@ import numpy as np
 
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies.bounds import mean_within
-from mindgap.lab.studies.gates import CLASS_FREQUENCIES, WORD_FREQUENCIES, learnt_gate
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
-from mindgap.lab.studies.statistics_runs import on_device, statistics_run
+from mindgap.lab.studies.statistics_runs import judge_learnt, on_device, statistics_run
 from mindgap.lab.studies.training_runs import (
     FITTED,
     STAYS,
@@ -236,13 +235,7 @@ def shared_parts(
             parts.decide_nothing(f"{name}: the network over-fits")
         _judge_norm(parts, name, own_runs, {"settled": settled, "accuracy": accuracy}, questions)
         if questions:
-            on_images = own_runs[0].header.settings["source"] in IMAGES
-            learnt_gate(
-                parts,
-                name,
-                late_levels(own_runs, "loss"),
-                CLASS_FREQUENCIES if on_images else WORD_FREQUENCIES,
-            )
+            judge_learnt(parts, name, own_runs, late_levels(own_runs, "loss"))
         if name == schedule:
             at_start = [run.column("noise")[0] for run in own_runs]
             late_noise = late_levels(own_runs, "noise")

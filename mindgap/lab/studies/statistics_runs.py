@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mindgap.lab.studies.device_runs import Epoch
+from mindgap.lab.studies.gates import CLASS_FREQUENCIES, WORD_FREQUENCIES, learnt_gate
 from mindgap.lab.studies.resnet_runs import ImageRun, image_run
-from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.spec import Parts, Row, Run, Trial
 from mindgap.lab.studies.text_runs import TRANSFORMER_XL, LanguageRun, language_run
 from mindgap.lab.studies.training_runs import adam_or_sgd
+from mindgap.lab.studies.verdict import last
 
 if TYPE_CHECKING:
     import torch
@@ -177,6 +179,27 @@ class StatisticsRun:
         return self.run.rows(
             self.optimizer, read_next, steps=steps, every=trial["every"], epoch=epoch, **arguments
         )
+
+
+def judge_learnt(
+    parts: Parts, name: str, runs: Sequence[Run], losses: Sequence[float] = ()
+) -> None:
+    """Add the gate of scale gpu for a network: every run ends 1 nat below the frequencies of
+    classes or words.
+
+    Args:
+        parts: changed in place.
+        name: of the network.
+        runs: its runs, whose settings say what it is trained on.
+        losses: one per run; empty: the last value of the column ``loss``.
+    """
+    on_text = runs[0].header.settings.get("network") == "transformer-xl"
+    learnt_gate(
+        parts,
+        name,
+        losses or [last(run, "loss") for run in runs],
+        WORD_FREQUENCIES if on_text else CLASS_FREQUENCIES,
+    )
 
 
 def on_device(trial: Trial) -> bool:

@@ -13,7 +13,6 @@ import numpy as np
 
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.bounds import BoundDesign, mean_within
-from mindgap.lab.studies.gates import CLASS_FREQUENCIES, WORD_FREQUENCIES, learnt_gate
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import (
     LARGE_TEXT,
@@ -22,7 +21,7 @@ from mindgap.lab.studies.training_runs import (
     digits_or_prose,
     has_settled,
 )
-from mindgap.lab.studies.verdict import by_method, by_seed, last
+from mindgap.lab.studies.verdict import by_method, by_seed
 
 #: The sides of an equation that is "very rough" agree in order of magnitude when their ratio lies
 #: within this factor of 1; an earlier rule asked for the second one.
@@ -230,13 +229,7 @@ def _judge_device(parts: Parts, runs_of: Mapping[str, Sequence[Run]]) -> None:
             )
         edge = np.median([run.column("edge") for run in own_runs])
         parts.note(f"{name}: η𝓛/2 {edge:.2g}", {f"{name}, edge": float(edge)})
-        on_text = own_runs[0].header.settings.get("network") == "transformer-xl"
-        learnt_gate(
-            parts,
-            name,
-            [last(run, "loss") for run in own_runs],
-            WORD_FREQUENCIES if on_text else CLASS_FREQUENCIES,
-        )
+        gpu.judge_learnt(parts, name, own_runs)
     for small, large in pairs:
         mean_within(
             parts,
