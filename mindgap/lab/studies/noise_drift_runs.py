@@ -78,10 +78,13 @@ def loop(trial: Trial) -> Iterator[Row]:
             continue
         # The last recorded moment has its row, but its histogram may be missing.
         if moment >= recorded:
+            _seed_dropout(trial, f"before step {step}")
+            run.recapture()
             for done in range(steps_done, step):
                 run.step(
                     trial, step_factor(schedule, done, trial["moments"][-1]) if schedule else None
                 )
+            _seed_dropout(trial, f"of the noise at step {step}")
             steps_done, noise = step, sample_now()
             from_start = shape_distance(start_norms, noise, seed=trial.seed)
             # Of a comparison ``null`` is the distance that two samples of one shape would have: its
@@ -118,6 +121,17 @@ def loop(trial: Trial) -> Iterator[Row]:
             yield row
         for row in histogram_rows(norms):
             yield {**row, "moment": f"step {step}"}
+
+
+def _seed_dropout(trial: Trial, part: str) -> None:
+    """Where the pipeline is the real one, seed the generators that dropout draws from.
+
+    Every ``part`` of a run has a stream of its own, so that a resumed run draws the same.
+    """
+    if trial.settings.get("pipeline") == "real":
+        import torch
+
+        torch.manual_seed(stream_seed(trial.seed, f"dropout {part}"))
 
 
 def _by_frequency(trial: Trial) -> Row:
@@ -164,6 +178,7 @@ def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) ->
     }
     if step:
         return row
+    _seed_dropout(trial, "of one minibatch")
     problem, parameters = run.problem, run.problem.objective.parameters
     stream = torch_stream(trial.seed, "h16 one minibatch", device=parameters[0].device)
 
@@ -229,6 +244,7 @@ def _set_up(trial: Trial) -> tuple[Training, Callable[[], Any], Callable[[], Any
         The first sample of this run is drawn before and kept for :func:`sample_now`, because
         another process may be measuring the shared one meanwhile.
         """
+        _seed_dropout(trial, "of the noise at the start")
         drawn_early.append(sample_now())
         return noise_at_start(trial, network)
 

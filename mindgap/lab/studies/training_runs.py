@@ -72,6 +72,14 @@ class Training:
         model, optimizer = self.problem.objective.model.state_dict(), self.optimizer.state_dict()
         return {"step": step, "model": model, "optimizer": optimizer, **streams, **more}
 
+    def recapture(self) -> None:
+        """Capture forward and backward pass anew at the next step.
+
+        A capture draws dropout. Where a run seeds it at certain steps, a resumed run draws the same
+        as an uninterrupted one only if both capture there.
+        """
+        self._gradient = None
+
     def step(self, trial: Trial, factor: float | None = None) -> None:
         """Take one step on a fresh minibatch; its time counts as the trial's.
 
