@@ -79,7 +79,7 @@ GPU_MINUTES = {
     "e2-language-model": 10,
     "e3-over-fitted": 5,
     "e4-estimates-settle": 8,
-    "e6-raw-losses": 4,
+    "e6-raw-losses": 5,
     "e11-balance-and-edge": 8,
 }
 #: Study -> a further setting at scale gpu, and its minutes.

@@ -201,8 +201,12 @@ def _judge_device(parts: Parts, runs_of: Mapping[str, Sequence[Run]]) -> None:
     Args:
         parts: changed in place.
         runs_of: method -> runs, the same seeds in the same order. Methods are called "network, step
-            η" and come in the order of their steps.
+            η".
     """
+    by_step = sorted(  # per network, the smallest step first
+        runs_of,
+        key=lambda name: (name.split(",")[0], runs_of[name][0].header.settings["lr"]),
+    )
     logs = {  # method -> column -> log of its median in each run
         name: {
             column: [math.log(max(np.median(run.column(column)), SMALLEST)) for run in own_runs]
@@ -210,7 +214,7 @@ def _judge_device(parts: Parts, runs_of: Mapping[str, Sequence[Run]]) -> None:
         }
         for name, own_runs in runs_of.items()
     }
-    pairs = [pair for pair in pairwise(runs_of) if pair[0].split(",")[0] == pair[1].split(",")[0]]
+    pairs = [pair for pair in pairwise(by_step) if pair[0].split(",")[0] == pair[1].split(",")[0]]
     questions = len(runs_of) + len(pairs)  # of one reading of the statement
     readings = (("ratio", "ηΣ𝓛G", "as printed"), ("mended_ratio", "η𝓛G²/2", "as corrected"))
     for name, own_runs in runs_of.items():
