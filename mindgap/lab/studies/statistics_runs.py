@@ -13,7 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mindgap.lab.studies.device_runs import Epoch
-from mindgap.lab.studies.gates import CLASS_FREQUENCIES, WORD_FREQUENCIES, learnt_gate
+from mindgap.lab.studies.gates import (
+    CLASS_FREQUENCIES,
+    WORD_FREQUENCIES,
+    learnt_gate,
+    learnt_with_wrong_labels,
+)
 from mindgap.lab.studies.resnet_runs import ImageRun, image_run
 from mindgap.lab.studies.spec import Parts, Row, Run, Trial
 from mindgap.lab.studies.text_runs import TRANSFORMER_XL, LanguageRun, language_run
@@ -185,7 +190,7 @@ def judge_learnt(
     parts: Parts, name: str, runs: Sequence[Run], losses: Sequence[float] = ()
 ) -> None:
     """Add the gate of scale gpu for a network: every run ends 1 nat below the frequencies of
-    classes or words.
+    classes or words; with wrong labels :func:`learnt_with_wrong_labels`.
 
     Args:
         parts: changed in place.
@@ -193,13 +198,12 @@ def judge_learnt(
         runs: its runs, whose settings say what it is trained on.
         losses: one per run; empty: the last value of the column ``loss``.
     """
-    on_text = runs[0].header.settings.get("network") == "transformer-xl"
-    learnt_gate(
-        parts,
-        name,
-        losses or [last(run, "loss") for run in runs],
-        WORD_FREQUENCIES if on_text else CLASS_FREQUENCIES,
-    )
+    settings, losses = runs[0].header.settings, losses or [last(run, "loss") for run in runs]
+    if settings.get("network") == "transformer-xl":
+        learnt_gate(parts, name, losses, WORD_FREQUENCIES)
+        return
+    learnt = learnt_with_wrong_labels(settings.get("wrong_labels", 0.0))
+    learnt_gate(parts, name, losses, CLASS_FREQUENCIES, learnt)
 
 
 def on_device(trial: Trial) -> bool:

@@ -278,7 +278,9 @@ STUDY = Study(
             "series differ by more than it oscillates: it has not settled. A control that "
             "oscillates in any seed, or a loss that changes by more than a tenth between these "
             "quarters, decides nothing. Gate: the mean loss of every run's last quarter of these "
-            "steps lies 1 nat below the frequencies of classes or words, otherwise not trained.",
+            "steps lies 0.62 nat below the frequencies of classes (43 % of the way to the least "
+            "loss that a fifth of random labels allows, as 1 nat is on right labels) or 1 nat "
+            "below those of words, otherwise not trained.",
         ),
     },
     methods={
