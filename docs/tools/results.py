@@ -185,13 +185,18 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
 
 
 @cache
+def kept_folders() -> dict[tuple[str, str], Path]:
+    """(study, scale) -> its folder of kept records."""
+    return {(folder.parent.name, folder.name): folder for folder in study_folders(RESULTS)}
+
+
+@cache
 def not_run_as_registered() -> dict[str, list[str]]:
     """Study -> scales whose rule is registered and whose kept records, if any, were made before."""
-    kept = {(folder.parent.name, folder.name): folder for folder in study_folders(RESULTS)}
     found: dict[str, list[str]] = {}
     for path in sorted(REGISTERED.glob(f"*/*/{REGISTERED_FILE}")):
         name, scale = path.parts[-3:-1]
-        folder = kept.get((name, scale))
+        folder = kept_folders().get((name, scale))
         words = read_form(Verdict, folder / VERDICT_FILE).registered if folder else ""
         if not words.startswith("registered before"):
             found.setdefault(name, []).append(scale)
@@ -270,6 +275,7 @@ def block(study: Study, folder: Path | None) -> list[str]:
         ]
     else:
         rows.append(("Verdict", "not run"))
+    rows += _with_trained_networks(study, folder)
     rows.append(("What would settle it", settle(study, scale, verdict)))
     head = f"### {study.claim} · `{study.name}`"
     return [
@@ -279,6 +285,23 @@ def block(study: Study, folder: Path | None) -> list[str]:
         "|---|---|",
         *(f"| {name} | {cell(text)} |" for name, text in rows),
         "",
+    ]
+
+
+def _with_trained_networks(study: Study, folder: Path | None) -> list[tuple[str, str]]:
+    """What scale trained says beside the verdict that counts, whose records ``folder`` holds; no
+    rows where that scale has no records.
+    """
+    beside = kept_folders().get((study.name, "trained"))
+    if beside is None or beside == folder:
+        return []
+    verdict = read_form(Verdict, beside / VERDICT_FILE)
+    header = read_run(beside / verdict.files[0]).header
+    length = study.length(beside.name, header.settings)
+    return [
+        (f"Beside it, {length}", f"{SAID[verdict.verdict]}: {verdict.measured}"),
+        ("Its gate", verdict.gate),
+        ("Its rule", f"{verdict.registered}; {verdict.power['words']}"),
     ]
 
 

@@ -67,16 +67,17 @@ def test_its_growth_of_smoothness_is_that_of_the_package() -> None:
 
 def test_a_planted_correlation_decides_s1_both_ways() -> None:
     def records(clipped: float, other: float, loss: float = 5.0) -> list[dict]:
-        g = np.geomspace(0.1, 1.0, 60)
+        g, draw = np.geomspace(0.1, 1.0, 60), np.random.default_rng(0)
         found = []
         for method, power in (("clipped, step 30", clipped), ("clipped, step 2", other)):
-            noise = np.random.default_rng(len(found)).standard_normal(60)
-            y = g**power * np.exp(0.1 * noise)
-            rows = [
-                {"gradient_norm": a, "smoothness": b, "validation_loss": loss}
-                for a, b in zip(g, y, strict=True)
-            ]
-            found.append({"header": {"method": method, "seed": 0, "settings": {}}, "rows": rows})
+            for seed in range(3):
+                y = g**power * np.exp(0.1 * draw.standard_normal(60))
+                rows = [
+                    {"gradient_norm": a, "smoothness": b, "validation_loss": loss}
+                    for a, b in zip(g, y, strict=True)
+                ]
+                header = {"method": method, "seed": seed, "settings": {}}
+                found.append({"header": header, "rows": rows})
         return found
 
     judge = recompute_verdicts.smoothness

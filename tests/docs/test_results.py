@@ -184,8 +184,7 @@ def test_every_run_that_is_left_is_named_with_its_command(tool: ModuleType) -> N
     """Under "On a GPU": what is registered and not run, and what has no record at scale gpu."""
     text = (ROOT / "docs" / "laboratory.md").read_text().partition("## On a GPU")[2]
     listed = text.partition("## Add a study")[0]
-    registered = tool.not_run_as_registered()
-    for name, scales in registered.items():
+    for name, scales in tool.not_run_as_registered().items():
         for scale in scales:
             assert f"mindgap run {name} --scale {scale}" in listed
             assert f"registered and not run at scale {scale}" in tool.document()
@@ -193,16 +192,16 @@ def test_every_run_that_is_left_is_named_with_its_command(tool: ModuleType) -> N
     left = {
         study.claim: study.at("gpu").grid
         for name, study in catalogue().items()
-        if "gpu" in study.scales
-        and (name, "gpu") not in kept
-        and "gpu" not in registered.get(name, [])
+        if "gpu" in study.scales and (name, "gpu") not in kept
     }
     commands = re.findall(r"`mindgap (run|tune) ([A-Z][^`]*?) --scale gpu", listed)
     named = {
         verb: {claim for found, claims in commands if found == verb for claim in claims.split()}
         for verb in ("run", "tune")
     }
-    assert named["run"] == {*left, "S1"}  # S1's record is too short
+    # What is registered is asked for above, by its full name.
+    registered = {catalogue()[name].claim for name in tool.not_run_as_registered()}
+    assert named["run"] == {*left} - registered
     assert named["tune"] == {claim for claim, grid in left.items() if grid}
 
 

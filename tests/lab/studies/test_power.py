@@ -161,6 +161,81 @@ def test_the_crossed_rule_is_simulated_as_its_judge_decides() -> None:
     assert false[:, :2].mean() < 0.1 < 0.9 < false[:, 2:].mean()
 
 
+def correlated(name: str, methods: list[str], readings: np.ndarray) -> str:
+    """What S1 or S2 says of made-up logs of gradient norm and smoothness; the first method is the
+    clipped one.
+    """
+    study = find(name)
+    runs = [
+        Run(
+            Header(name, study.claim, "gpu", method, seed, {}),
+            tuple({"gradient_norm": g, "smoothness": y} for g, y in np.exp(logs).tolist()),
+            End("done"),
+        )
+        for method, of_method in zip(methods, readings, strict=True)
+        for seed, logs in enumerate(of_method)
+    ]
+    return study.judge(runs).verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "clipped"),
+    [
+        ("s1-smoothness-language-model", "clipped, step 30"),
+        ("s2-smoothness-image-model", "clipped, step 5"),
+    ],
+)
+def test_the_rule_on_correlations_is_simulated_as_its_judge_decides(name, clipped) -> None:
+    study, words = find(name), set()
+    methods = sorted(study.seeds("gpu"), key=lambda method: method != clipped)
+    assert len(methods) == study.designs["gpu"].parts + 1
+    # Fewer readings than planned, for time.
+    design = replace(study.designs["gpu"], readings=24)
+    for effect in (design.paper, 0.5, design.false, -0.5):
+        readings = design.draws(effect, 3, 8, numpy_stream(7, "test"))
+        yes, no = design.decide(readings)
+        said = [correlated(name, methods, one) for one in readings]
+        assert [word == "holds" for word in said] == yes.tolist()
+        assert [word == "does not hold" for word in said] == no.tolist()
+        words |= set(said)
+    assert words == {"holds", "does not hold", "inconclusive"}
+
+
+def test_the_rule_on_correlations_is_simulated_with_the_readings_and_the_scatter_it_is_given() -> (
+    None
+):
+    s1, s2 = find("s1-smoothness-language-model"), find("s2-smoothness-image-model")
+    short = s1.settings("gpu", "clipped, step 30")  # the fewest readings of all methods
+    steps = np.geomspace(1, short["steps"], short["readings"]).round()
+    assert s1.designs["gpu"].readings == len(np.unique(steps))
+    image = s2.settings("gpu", "clipped, step 5")
+    steps_per_epoch = image["train"] // image["batch"]
+    assert s2.designs["gpu"].readings == image["epochs"] * steps_per_epoch // image["every"]
+    # The planted scatter comes out again.
+    design = replace(s1.designs["gpu"], spread=0.0, deviation=0.0)
+    log_g, log_y = np.moveaxis(design.draws(design.paper, 3, 300, numpy_stream(8, "test")), -1, 0)
+    slope = design.slope + design.paper * (np.arange(3) == 0)[None, :, None, None]
+    rest = log_y - slope * log_g
+    assert rest.std() == pytest.approx(design.scatter, rel=0.02)
+    assert (rest[..., 1:] * rest[..., :-1]).mean() / rest.var() == pytest.approx(0.3, abs=0.02)
+    low, high = np.quantile(log_g, [0.05, 0.95])
+    assert np.exp(high - low) == pytest.approx(design.span, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["s1-smoothness-language-model", "s2-smoothness-image-model"])
+def test_a_false_claim_about_correlations_errs_most_where_it_was_registered(name) -> None:
+    """All methods equally correlated at any other level, or one other method as much as the
+    clipped one.
+    """
+    study = find(name)
+    planned, seeds = study.designs["gpu"], study.scales["gpu"].seeds
+    for slope in (0.0, 0.05, 0.3, 0.6, 1.0):
+        assert rates(replace(planned, false_slope=slope), seeds, 1000).holds_if_false < 0.03
+    readings = planned.draws(planned.paper, seeds, 1000, numpy_stream(9, "test"))
+    readings[:, 1, ..., 1] += planned.paper * readings[:, 1, ..., 0]  # as steep as the clipped one
+    assert planned.decide(readings)[0].mean() < 0.01
+
+
 def test_a_failed_gate_is_a_fourth_word_whatever_the_parts_say() -> None:
     parts = Parts()
     parts.add("better", True)
