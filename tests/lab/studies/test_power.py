@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -261,6 +262,36 @@ def test_a_control_without_a_gain_decides_nothing_in_the_simulation_too() -> Non
     assert [word == "holds" for word in words] == yes.tolist()
     assert [word == "does not hold" for word in words] == no.tolist()
     assert {"inconclusive", "does not hold"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "change", "failed"),
+    [
+        ("s3-clipping-speeds-up", heights, {}, ""),
+        ("s3-clipping-speeds-up", heights, {"test_loss": 5.4}, "LSTM: the best optimizer"),
+        ("s3-clipping-speeds-up", heights, {"test_accuracy": 0.9}, "convolutions: the best"),
+        ("t4-variance-reduction", gaps, {}, ""),
+        ("t4-variance-reduction", gaps, {"test_error": 0.12}, "SGD reaches 91%"),
+        ("h5-question-answering", questions, {}, ""),
+        ("h5-question-answering", questions, {"by_place": 0.3}, "twice as many questions"),
+    ],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_each_network_has_its_gate_in_whatever_order_the_runs_are_read(
+    name: str, ends: Callable, change: dict, failed: str, backwards: bool
+) -> None:
+    """A convex control or another network may come first in the folder of records."""
+    study = find(name)
+    gains = np.full((3, 3), 0.5)[: study.designs["gpu"].parts]
+    rows = {
+        method: [{**row, **{k: v for k, v in change.items() if k in row}} for row in seeds]
+        for method, seeds in ends(gains).items()
+    }
+    runs = made_up(name, rows, scale="gpu")
+    found = study.verdict(runs[::-1] if backwards else runs)
+    assert (found.verdict == "not trained") == bool(failed)
+    assert failed in found.gate
+    assert ("failed" in found.gate) == bool(failed)
 
 
 def test_gains_with_other_parts_than_it_says_are_refused() -> None:
