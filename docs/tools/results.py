@@ -57,31 +57,6 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 REGISTERED = ROOT / "registered"
 LIMIT = 20_000_000
-#: Study -> minutes of its search and runs at scale gpu on one H200 that 8 to 15 processes share:
-#: its steps over what all processes together make per second, 730 of ResNet20, 190 of the
-#: Transformer-XL of H3 and 125 of AWD-LSTM (2026-11-18), 700 gradients of BERT (2026-11-16), 180
-#: steps of BERT of 6 layers on 32 windows of 128 word pieces (2026-11-15).
-GPU_MINUTES = {
-    "h2-noise-drifts": 10,
-    "h4-masked-language-model": 18,
-    "h5-question-answering": 5,
-    "h11-coordinates-or-norms": 4,
-    "h14-order-of-the-moment": 7,
-    "h15-steps-and-thresholds": 6,
-    "h16-noise-of-the-appendix": 9,
-    "s2-smoothness-image-model": 3,
-    "s3-clipping-speeds-up": 7,
-    "s7-clipping-generalises": 26,
-    "t4-variance-reduction": 5,
-    "t5-momentum-in-practice": 5,
-    "e0-training-statistics": 9,
-    "e1-image-network": 7,
-    "e2-language-model": 10,
-    "e3-over-fitted": 5,
-    "e4-estimates-settle": 8,
-    "e6-raw-losses": 5,
-    "e11-balance-and-edge": 8,
-}
 #: Study -> a further setting at scale gpu, and its minutes.
 FURTHER = {"h4-masked-language-model": ("depths=12", 36)}
 MARKS = ("<!-- verdicts: written by docs/tools/results.py -->", "<!-- end of verdicts -->")
@@ -154,7 +129,7 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
         commands = (
             f"`mindgap tune {here} --grid`, then " if searched else ""
         ) + f"`mindgap run {here}`"
-        minutes = GPU_MINUTES.get(study.name) if larger[-1] == "gpu" else None
+        minutes = gpu_minutes().get(study.name) if larger[-1] == "gpu" else None
         parts.append(
             f"not run at scale {larger[-1]}: {commands}"
             + (f", about {minutes} min" if minutes else "")
@@ -182,6 +157,15 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
     if not parts and study.paper_model:
         return "nothing further on this network at this length"
     return "; ".join(parts) or "nothing further: the statement was checked as it stands"
+
+
+@cache
+def gpu_minutes() -> dict[str, str]:
+    """Study -> minutes of its search and runs at scale gpu on one H200, from the table of
+    ``docs/laboratory.md``.
+    """
+    text = (ROOT / "docs" / "laboratory.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"`mindgap run (\S+) --scale gpu[^|]*\| (\d+) \|", text))
 
 
 @cache

@@ -4,6 +4,7 @@ tuning are those of H3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mindgap.lab.studies.spec import Figure
@@ -39,13 +40,27 @@ CPU = {
 
 GPU = {
     **TRANSFORMER_XL,
-    "steps": 1200,
-    "every": 120,
+    "steps": 3600,
+    "every": 360,
     "tau": 0.25,
     "schedule": "cosine",
     "factor": 1.0,
     "streams": "h14, Transformer-XL",
 }
+
+#: The length of training at scale gpu, beside that of BERT in the papers.
+GPU_LENGTH = "3,600 of 1,000,000 steps"
+
+
+def gpu_length(settings: Mapping[str, Any]) -> str:
+    """The length of a record, beside that of BERT in the papers.
+
+    Example:
+        >>> gpu_length({"steps": 3600}) == GPU_LENGTH
+        True
+    """
+    return f"{settings['steps']:,} of 1,000,000 steps"
+
 
 MODELS = {
     "quick": "one-layer transformer, width 16, on prose",

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import whole
+from mindgap.base.check import fail, whole
 from mindgap.base.rng import numpy_stream
-from mindgap.lab.studies.verdict import LEAST_SEEDS, student_quantile
+from mindgap.lab.studies.verdict import LEAST_SEEDS, ONE_SIDED, student_quantile
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ class Design:
 
     Args:
         kind: ``"lead"`` (one method above all rivals), ``"equivalent"`` (differences within a
-            margin) or ``"sooner"`` (a pooled log ratio above 0).
+            margin) or ``"sooner"`` (a pooled log ratio above 0); a subclass has a name of its own.
         false: the true effect where the claim is false by the smallest effect that matters.
         paper: the true effect that the paper reports, or that is assumed where it prints none.
         deviation: of one paired difference between seeds, in the same unit.
@@ -161,6 +161,75 @@ class AnswerDesign(Design):
         """
         medians = np.median(answers, axis=2)  # (studies, parts)
         return (medians == 1.0).all(1), (medians == 0.0).any(1)
+
+
+@dataclass(frozen=True)
+class GainDesign(Design):
+    """Gains that must all be above 0; each is refuted where it is certainly negligible.
+
+    It repeats for arrays what :meth:`~mindgap.lab.studies.verdict.Parts.below` and its like decide
+    at scale gpu: yes is one-sided at 95 %, and no is corrected for the number of parts.
+
+    Args:
+        negligible: a gain that is certainly below this is none; of the first part.
+        others: effect at the paper's claim, deviation and ``negligible`` of each further part, in a
+            unit of its own; empty where all ``parts`` are like the first.
+        shared: the gains are those of one method over independent rivals, which share its noise:
+            correlation 1/2. Otherwise they are independent, which makes it hardest that all hold.
+    """
+
+    negligible: float = 0.0
+    others: tuple[tuple[float, float, float], ...] = ()
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a number of parts that is not that of the parts described."""
+        if self.others and self.parts != 1 + len(self.others):
+            fail("parts", f"must be {1 + len(self.others)}, one more than others", self.parts)
+
+    @property
+    def each(self) -> Array:
+        """Effect at the paper's claim, deviation and negligible gain, per part: (3, parts)."""
+        first = (self.paper, self.deviation, self.negligible)
+        described = [first, *self.others] if self.others else [first] * self.parts
+        return np.array(described).T
+
+    def draws(
+        self, effect: float, seeds: int, studies: int, generator: np.random.Generator
+    ) -> Array:
+        """Made-up gains, of shape (studies, parts, seeds).
+
+        The first part has the true ``effect``, all others that of the paper's claim. ``generator``
+        is advanced.
+        """
+        papers, deviations, _ = self.each
+        noise: Array = generator.standard_normal((studies, len(papers), seeds))
+        if self.shared:
+            of_the_method = generator.standard_normal((studies, 1, seeds))
+            noise = (of_the_method - noise) / np.sqrt(2)
+        gains: Array = papers[:, None] + deviations[:, None] * noise
+        gains[:, 0] += effect - self.paper
+        return gains
+
+    def decide(self, gains: Array) -> tuple[Array, Array]:
+        """What the rule says of many studies at once.
+
+        Args:
+            gains: (studies, parts, seeds), as from :meth:`draws`.
+
+        Returns:
+            Whether it says *holds*, and whether *does not hold*, two arrays of shape (studies,).
+        """
+        _, parts, seeds = gains.shape
+        mean = gains.mean(2)
+        standard_error = gains.std(2, ddof=1) / np.sqrt(seeds)
+        half_width, corrected = (
+            student_quantile(1 - miss / 2, seeds - 1) * standard_error
+            for miss in (ONE_SIDED, ONE_SIDED / parts)
+        )
+        *_, negligible = self.each
+        none = mean + corrected < negligible
+        return ((mean - half_width > 0) & ~none).all(1), none.any(1)
 
 
 @dataclass(frozen=True)

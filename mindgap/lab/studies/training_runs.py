@@ -370,7 +370,7 @@ def descent(
 
     Args:
         settings: ``clip`` says whether the norm is clipped at ``tau``; ``momentum`` is heavy-ball
-            momentum, of the unclipped form only.
+            momentum, of the unclipped form only. ``weight_decay`` may be missing.
         lr: how far one gradient moves x over all later steps, as without momentum. The lr of
             ``torch.optim.SGD`` is lr·(1 - momentum), therefore.
         parameters: to be moved.
@@ -387,8 +387,12 @@ def descent(
 
     from mindgap.optim import GClip
 
+    decay = settings.get("weight_decay", 0.0)
     if settings["clip"]:
-        return GClip(parameters, lr=lr, tau=settings["tau"])
+        return GClip(parameters, lr=lr, tau=settings["tau"], weight_decay=decay)
     return torch.optim.SGD(
-        parameters, lr=lr * (1 - settings["momentum"]), momentum=settings["momentum"]
+        parameters,
+        lr=lr * (1 - settings["momentum"]),
+        momentum=settings["momentum"],
+        weight_decay=decay,
     )

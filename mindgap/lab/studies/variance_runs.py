@@ -210,7 +210,9 @@ def _resnet(trial: Trial) -> Iterator[Row]:
     lr = trial["lr"] * trial["factor"]
     rows = resnet_run(
         trial,
-        lambda parameters: torch.optim.SGD(parameters, lr=lr),
+        lambda parameters: torch.optim.SGD(
+            parameters, lr=lr, weight_decay=trial.settings.get("weight_decay", 0.0)
+        ),
         "t4",
         svrg=trial["rule"] == "svrg",
     )

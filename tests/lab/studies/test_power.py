@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from references.made_up_runs import made_up
 
+from mindgap.base.check import RuleError
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.studies.catalogue import catalogue, find
-from mindgap.lab.studies.power import LEAST_POWER, AnswerDesign, Design, rates
+from mindgap.lab.studies.power import LEAST_POWER, AnswerDesign, Design, GainDesign, rates
 from mindgap.lab.studies.register import register
 from mindgap.lab.studies.run import plan, run_all
 from mindgap.lab.studies.spec import Parts, Scale
@@ -124,6 +126,188 @@ def test_a_rule_of_its_own_is_simulated_as_its_judge_decides(name, judge, effect
         assert [word == "does not hold" for word in said] == no.tolist()
         words |= set(said)
     assert words == {"holds", "does not hold", "inconclusive"}
+
+
+def pre_trained(gains: np.ndarray) -> dict:
+    """H4: how far ACClip's loss is below Adam's, points it is more often right, and how far its
+    loss is below GClip's and SGD's.
+    """
+    adam, right, gclip, sgd = gains
+    rivals = {"Adam": adam, "GClip": gclip, "SGD with momentum": sgd, "ACClip": 0 * adam}
+    return {
+        f"shallow, {name}": [
+            {
+                "test_loss": 3 * float(np.exp(v)),
+                "test_accuracy": 0.5 + (name == "ACClip") * r / 100,
+                "by_frequency": 9.0,
+                "lr": 1.0,
+            }
+            for v, r in zip(of_seeds, right, strict=True)
+        ]
+        for name, of_seeds in rivals.items()
+    }
+
+
+def questions(gains: np.ndarray) -> dict:
+    """H5: points of exact match and F1 that ACClip is above Adam."""
+    return {
+        name: [
+            {"test_exact": 0.5 + e / 100, "test_f1": 0.6 + f / 100, "by_place": 0.1, "lr": 1.0}
+            for e, f in (gains.T if name == "ACClip" else 0 * gains.T)
+        ]
+        for name in ("Adam", "ACClip")
+    }
+
+
+def orders(gains: np.ndarray) -> dict:
+    """H14: how far α = 1 is below each other order."""
+    logs = dict(zip((1.0, 1.25, 1.5, 2.0), [0 * gains[0], *gains], strict=True))
+    return {
+        f"α = {order:g}": [{"test_loss": 3 * float(np.exp(v)), "lr": 1.0} for v in of_seeds]
+        for order, of_seeds in logs.items()
+    }
+
+
+def steps_and_thresholds(gains: np.ndarray) -> dict:
+    """H15: how much longer ACClip's steps are than Adam's, and what growing thresholds save."""
+    steps, gclip, cclip = gains
+    rows: dict = {
+        name: [{"test_loss": 3.0, "step_length": float(np.exp(v)), "lr": 1.0} for v in of_seeds]
+        for name, of_seeds in (("Adam", 0 * steps), ("ACClip", steps))
+    }
+    for name, of_seeds in (("GClip", gclip), ("CClip", cclip)):
+        for kind in (0, 1):
+            rows[f"{name}, {('growing', 'fixed')[kind]} threshold"] = [
+                {"test_loss": 3 * float(np.exp(kind * v)), "step_length": 1.0, "lr": 1.0}
+                for v in of_seeds
+            ]
+    return rows
+
+
+def heights(gains: np.ndarray) -> dict:
+    """S3: how far the clipped curves are below SGD's and momentum's on images, and on text."""
+    sgd, momentum, text = gains
+    rest = {"lr": 1.0, "loss": 1.0, "test_accuracy": 0.92, "test_loss": 5.0}
+    curves = {"convolutions, clipped": 0 * sgd, "convolutions, SGD": sgd}
+    curves |= {"convolutions, momentum": momentum, "LSTM, clipped": 0 * text, "LSTM, SGD": text}
+    return {name: [{"score": v, **rest} for v in values] for name, values in curves.items()}
+
+
+def clipped_images(gains: np.ndarray) -> dict:
+    """S7: points above one point behind SGD."""
+    accuracies = {
+        "clipped SGD": 0.9 + (gains[0] - 1) / 100,
+        "SGD with momentum": 0.9 + 0 * gains[0],
+    }
+    return {n: [{"test_accuracy": v, "lr": 1.0} for v in vs] for n, vs in accuracies.items()}
+
+
+def momenta(gains: np.ndarray) -> dict:
+    """T5: points of Nesterov's momentum above the heavy ball."""
+    accuracies = {"Nesterov": 0.9 + gains[0] / 100, "heavy ball": 0.9 + 0 * gains[0]}
+    return {n: [{"test_accuracy": v, "lr": 1.0} for v in vs] for n, vs in accuracies.items()}
+
+
+def gaps(gains: np.ndarray) -> dict:
+    """T4: logs of SGD's gap over SVRG's, of the network and of the convex control."""
+    return {
+        f"{problem}, {rule}": [
+            {"gap": float(np.exp(v * (rule == "SGD"))), "test_error": 0.08} for v in of_seeds
+        ]
+        for problem, of_seeds in zip(("network", "convex"), gains, strict=True)
+        for rule in ("SGD", "SVRG")
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "effects"),
+    [
+        ("h4-masked-language-model", pre_trained, (-0.05, 0.0, 0.05)),
+        ("h5-question-answering", questions, (-4.0, 0.0, 5.0)),
+        ("h14-order-of-the-moment", orders, (-0.3, 0.0, 0.1)),
+        ("h15-steps-and-thresholds", steps_and_thresholds, (-0.5, 0.0, 0.3)),
+        ("s3-clipping-speeds-up", heights, (-0.3, 0.0, 0.15)),
+        ("s7-clipping-generalises", clipped_images, (-1.0, 0.0, 1.0)),
+        ("t5-momentum-in-practice", momenta, (-2.0, 0.0, 1.0)),
+        ("t4-variance-reduction", gaps, (-0.1, 0.1, 0.5)),
+    ],
+)
+@pytest.mark.parametrize("wider", [1.0, 0.3, 3.0])
+def test_a_rule_at_scale_gpu_is_simulated_as_its_judge_decides(name, ends, effects, wider) -> None:
+    study, words = find(name), set()
+    design = study.designs["gpu"]
+    # Deviations other than the planned ones, so that rare words come up.
+    design = replace(design, deviation=wider * design.deviation)
+    if isinstance(design, GainDesign):
+        others = tuple((mean, wider * spread, none) for mean, spread, none in design.others)
+        design = replace(design, others=others)
+    for effect in effects:
+        gains = design.draws(effect, 6, 30, numpy_stream(7, "test"))
+        yes, no = design.decide(gains)
+        said = [study.judge(made_up(name, ends(one), scale="gpu")).verdict for one in gains]
+        assert [word == "holds" for word in said] == yes.tolist()
+        assert [word == "does not hold" for word in said] == no.tolist()
+        words |= set(said)
+    assert len(words) >= 2
+    assert wider != 1.0 or name == "h14-order-of-the-moment" or "holds" in words
+
+
+def test_a_control_without_a_gain_decides_nothing_in_the_simulation_too() -> None:
+    study = find("t4-variance-reduction")
+    design = replace(study.designs["gpu"], control=(0.1, 0.2))
+    words = []
+    for gains in (drawn := design.draws(0.3, 5, 60, numpy_stream(8, "test"))):
+        words.append(study.judge(made_up(study.name, gaps(gains), scale="gpu")).verdict)
+    yes, no = design.decide(drawn)
+    assert [word == "holds" for word in words] == yes.tolist()
+    assert [word == "does not hold" for word in words] == no.tolist()
+    assert {"inconclusive", "does not hold"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "change", "failed"),
+    [
+        ("s3-clipping-speeds-up", heights, {}, ""),
+        ("s3-clipping-speeds-up", heights, {"test_loss": 5.4}, "LSTM: the best optimizer"),
+        ("s3-clipping-speeds-up", heights, {"test_accuracy": 0.9}, "convolutions: the best"),
+        ("t4-variance-reduction", gaps, {}, ""),
+        ("t4-variance-reduction", gaps, {"test_error": 0.12}, "SGD reaches 91%"),
+        ("h5-question-answering", questions, {}, ""),
+        ("h5-question-answering", questions, {"by_place": 0.3}, "twice as many questions"),
+    ],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_each_network_has_its_gate_in_whatever_order_the_runs_are_read(
+    name: str, ends: Callable, change: dict, failed: str, backwards: bool
+) -> None:
+    """A convex control or another network may come first in the folder of records."""
+    study = find(name)
+    gains = np.full((3, 3), 0.5)[: study.designs["gpu"].parts]
+    rows = {
+        method: [{**row, **{k: v for k, v in change.items() if k in row}} for row in seeds]
+        for method, seeds in ends(gains).items()
+    }
+    runs = made_up(name, rows, scale="gpu")
+    found = study.verdict(runs[::-1] if backwards else runs)
+    assert (found.verdict == "not trained") == bool(failed)
+    assert failed in found.gate
+    assert ("failed" in found.gate) == bool(failed)
+
+
+def test_gains_with_other_parts_than_it_says_are_refused() -> None:
+    with pytest.raises(RuleError, match="parts must be 2, one more than others, got 3"):
+        GainDesign("gain", 0.0, 1.0, 1.0, "u", "s", parts=3, others=((1.0, 1.0, 0.0),))
+
+
+def test_h14_cannot_be_decided_in_half_an_hour_and_h3s_stuck_run_is_why() -> None:
+    study = find("h14-order-of-the-moment")
+    design, steps = study.designs["gpu"], study.scales["gpu"].settings["steps"]
+    # At 190 steps per second, without the search.
+    seeds = int(30 * 60 * 190 / (len(study.seeds("gpu")) * steps))
+    assert rates(design, seeds).power < 0.5
+    without = replace(design, deviation=0.011 * np.sqrt(2))
+    assert rates(without, 8).power > LEAST_POWER
+    assert not (Path(__file__).parents[3] / "registered" / study.name).exists()
 
 
 def attending(answers: np.ndarray) -> str:

@@ -15,10 +15,19 @@ from dataclasses import replace
 import numpy as np
 
 from mindgap.lab.studies import bert_runs
+from mindgap.lab.studies.power import GainDesign
 from mindgap.lab.studies.question_runs import loop
 from mindgap.lab.studies.spec import Figure, Parts, Run, Scale, Source, Study, scales
 from mindgap.lab.studies.tuned_runs import CHOSEN, FACTORS, OTHER, SECOND, tuning_figure
-from mindgap.lab.studies.verdict import by_method, finals, last, mean_interval, spread, step_words
+from mindgap.lab.studies.verdict import (
+    by_method,
+    finals,
+    last,
+    mean_interval,
+    miss_at,
+    spread,
+    step_words,
+)
 
 #: A gain below this is none.
 SMALLEST = 0.002
@@ -32,11 +41,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     ``test_f1``), seed by seed.
 
     Returns:
-        One part per score: yes where the 95 % interval of the gain lies above 0, no where an
-        interval corrected for two scores lies below :data:`SMALLEST`. Inconclusive where neither
-        optimizer answers twice as many questions as the most frequent place (``by_place``). Other
-        forms of ACClip are variants.
+        One part per score: yes where the interval of the gain lies above 0, no where an interval
+        corrected for two scores lies below :data:`SMALLEST`; at scale gpu they are one-sided
+        (:func:`~mindgap.lab.studies.verdict.miss_at`). Where neither optimizer answers twice as
+        many questions as the most frequent place (``by_place``) nothing is decided; at scale gpu
+        that is the gate. Other forms of ACClip are variants.
     """
+    miss = miss_at(runs)
     parts, scores = Parts(), {key: finals(runs, f"test_{key}") for key in SCORES}
     for name, own_runs in by_method(runs).items():
         table = {  # score -> its mean and its spread over the seeds
@@ -51,14 +62,21 @@ def judge(runs: Sequence[Run]) -> Parts:
             {name: {**table, "step": step_words(own_runs)}},
         )
     by_place = float(np.mean([last(run, "by_place") for run in runs]))
-    if max(np.mean(scores["exact"][name]) for name in ("Adam", "ACClip")) < 2 * by_place:
+    best = max(float(np.mean(scores["exact"][name])) for name in ("Adam", "ACClip"))
+    if runs[0].header.scale == "gpu":
+        parts.gate(
+            "twice as many questions answered as by the most frequent place",
+            best >= 2 * by_place,
+            f"{best:.1%} and {by_place:.1%}",
+        )
+    elif best < 2 * by_place:
         parts.decide_nothing(f"nothing learnt: the most frequent place is right in {by_place:.1%}")
     forms = ("ACClip", OTHER, SECOND) if SECOND in scores["f1"] else ("ACClip",)
     for form in forms:
         for key, title in SCORES.items():
             gains = scores[key][form] - scores[key]["Adam"]
-            interval = mean_interval(gains)
-            corrected = mean_interval(gains, miss=0.05 / len(SCORES))
+            interval = mean_interval(gains, miss=miss)
+            corrected = mean_interval(gains, miss=miss / len(SCORES))
             part = f"{form}'s {title} above Adam's"
             parts.add(
                 part,
@@ -132,7 +150,35 @@ STUDY = Study(
     scales={
         "quick": replace(_SMALL["quick"], seeds_of={OTHER: 0, SECOND: 0}),
         "cpu": replace(_SMALL["cpu"], seeds_of={SECOND: 0}),
-        "gpu": Scale(_GPU, 5, {name: {"middle": middle} for name, middle in _MIDDLE.items()}),
+        "gpu": Scale(
+            _GPU,
+            40,
+            {name: {"middle": middle} for name, middle in _MIDDLE.items()},
+            rule="Exact match and F1 on test questions are higher with ACClip over paired seeds, "
+            "each one-sided at 95 % (both must say so: no correction); refuted where a gain is "
+            "below 0.2 points, the smallest of Table 4.3, one-sided at 95 % for both together. "
+            "Adam or ACClip must find twice as many answers as the most frequent place: otherwise "
+            "not trained. Steps are searched at full length, a factor 3 apart, by F1 on validation "
+            "questions. The other forms of ACClip are judged by the same parts; the verdict is "
+            "that of Algorithm 1 as printed.",
+        ),
+    },
+    lengths={"gpu": "800 of 8,212 steps (3 epochs of SQuAD)"},
+    length_of=lambda settings: f"{settings['steps']:,} of 8,212 steps (3 epochs of SQuAD)",
+    designs={
+        "gpu": GainDesign(
+            "gain",
+            false=0.0,
+            paper=1.22,
+            deviation=3.1,
+            unit="points of exact match",
+            source="Table 4.3 at 6 layers, with 1.08 points of F1; deviations of ACClip less Adam "
+            "at scale quick, 5.4 and 1.7 points on 300 questions, for the 885 test questions (that "
+            "of F1, 1.0, rounded up to 1.6)",
+            parts=len(SCORES),
+            negligible=100 * SMALLEST,
+            others=((1.08, 1.6, 100 * SMALLEST),),
+        )
     },
     grid=FACTORS,
     tune_on="validation_miss",
@@ -148,8 +194,8 @@ STUDY = Study(
     rule="Exact match and F1 on test questions are higher with ACClip, by 95 % intervals over "
     "paired seeds; refuted where a gain is certainly below 0.2 points, the smallest of Table 4.3 "
     "(intervals that err in one of 20 studies of two parts). Where neither optimizer finds twice "
-    "as many answers as the most frequent place, nothing is decided. At scale gpu the other forms "
-    "of ACClip are judged by the same parts; the verdict is that of Algorithm 1 as printed.",
+    "as many answers as the most frequent place, nothing is decided. The verdict is that of "
+    "Algorithm 1 as printed.",
     models={
         "quick": "one-layer encoder on questions made from prose",
         "cpu": "two-layer encoder on SQuAD's dev file, split in three",

@@ -7,15 +7,20 @@ Speed is the mean over the readings of log training loss: the height of the trai
 logarithmic axis. With momentum 0.9 the step is counted as a gradient's whole effect, ten times what
 torch calls it, so that the best steps of all optimizers lie within one list. At scale gpu, AWD-LSTM
 on Penn Treebank and ResNet20 on CIFAR-10, ``mindgap tune --grid`` chooses one step per optimizer
-for all seeds, and the training loss is the mean over the batches since the row before.
+for all seeds, and the training loss is the mean over the batches since the row before. ResNet20 has
+weight decay there and a step that drops twice, without which it does not reach what is published.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from mindgap.lab.studies.gates import BIGRAM_LOSS, RESNET20_ACCURACY
+from mindgap.lab.studies.power import GainDesign
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.text_runs import AWD_LSTM, language_run
@@ -25,8 +30,10 @@ from mindgap.lab.studies.verdict import (
     as_ratios,
     by_method,
     finals,
+    last,
     mean_interval,
     medians,
+    miss_at,
     ratio_words,
 )
 
@@ -82,7 +89,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     if trial.settings.get("network") == "awd-lstm":
         run = language_run(trial, "clipping")
         optimizer = descent(trial.settings, lr, list(run.model.parameters()))
-        rows = run.rows(optimizer, lambda: run.held_out("validation"), kept=checkpointed)
+        rows = run.rows(optimizer, lambda: run.held_out("validation", "test"), kept=checkpointed)
     else:
         rows = resnet_run(
             trial,
@@ -106,16 +113,24 @@ def judge(runs: Sequence[Run]) -> Parts:
     with that of its rivals, over paired seeds.
 
     Returns:
-        One part per pair of :data:`PAIRS` that ran: yes where the 95 % interval of the difference
-        lies below 0, no where less than the share :data:`NEGLIGIBLE` of the loss is saved.
+        One part per pair of :data:`PAIRS` that ran: yes where the interval of the difference lies
+        below 0, no where less than the share :data:`NEGLIGIBLE` of the loss is saved. At scale gpu
+        both are one-sided, no is corrected for all pairs, and both networks have a gate.
     """
+    miss, at_gpu = miss_at(runs), runs[0].header.scale == "gpu"
     parts, runs_of = Parts(), by_method(runs)
+    if at_gpu:
+        _gates(parts, runs_of)
     heights = finals(runs, "score")
     for name, rival in PAIRS:
         if name not in heights:
             continue
-        gap = mean_interval(heights[name] - heights[rival])
-        nothing_saved = gap.low > math.log1p(-NEGLIGIBLE)
+        gap = mean_interval(heights[name] - heights[rival], miss=miss)
+        # As one question of several at scale gpu.
+        corrected = mean_interval(
+            heights[name] - heights[rival], miss=miss / (len(PAIRS) if at_gpu else 1)
+        )
+        nothing_saved = corrected.low > math.log1p(-NEGLIGIBLE)
         # Method -> median step and median last loss.
         ends = {method: medians(runs_of[method], ("lr", "loss")) for method in (name, rival)}
         words = [
@@ -138,6 +153,29 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
+def _gates(parts: Parts, runs_of: Mapping[str, Sequence[Run]]) -> None:
+    """Add a control per network that ran: its best optimizer must bring AWD-LSTM below a bigram
+    model on test text, and ResNet20 to the accuracy that is published. The others may be slow,
+    which the statement is about.
+    """
+    for network, column, sign, limit in (
+        ("LSTM", "test_loss", -1, BIGRAM_LOSS),
+        ("convolutions", "test_accuracy", 1, RESNET20_ACCURACY),
+    ):
+        reached = [
+            float(np.mean([last(run, column) for run in own_runs]))
+            for method, own_runs in runs_of.items()
+            if method.startswith(network)
+        ]
+        if reached:
+            best = max(reached, key=lambda value: sign * value)
+            parts.gate(
+                f"{network}: the best optimizer is trained",
+                sign * best >= sign * limit,
+                f"{column} {best:.4g}, needed {limit:.4g}",
+            )
+
+
 #: (clipped, rival)
 PAIRS = (
     ("LSTM, clipped", "LSTM, SGD"),
@@ -157,9 +195,11 @@ _TREEBANK = {
     "model": "AWD-LSTM",
     "source": "Penn Treebank",
     "candidates": [],
-    "steps": 498,
+    "steps": 1660,
     "every": 83,
     "lr": 10.0,
+    "weight_decay": 0.0,
+    "schedule": "constant",
 }
 
 STUDY = Study(
@@ -176,8 +216,17 @@ STUDY = Study(
             seeds=(3, 5),
         ),
         "gpu": Scale(
-            {**SETTINGS, "epochs": 30, "every": 1, "tau": 0.25, "momentum": 0.0, "lr": 1.0},
-            seeds=3,
+            {
+                **SETTINGS,
+                "epochs": 100,
+                "every": 5,
+                "schedule": "late drops",
+                "weight_decay": 5e-4,
+                "tau": 0.25,
+                "momentum": 0.0,
+                "lr": 1.0,
+            },
+            seeds=6,
             methods={
                 **{
                     f"convolutions, {name}": {"source": "CIFAR-10", "candidates": []}
@@ -185,7 +234,34 @@ STUDY = Study(
                 },
                 **{f"LSTM, {name}": _TREEBANK for name in ("clipped", "SGD")},
             },
+            rule="In every comparison (clipped against plain SGD on both problems, and against SGD "
+            "with momentum on images) the clipped curve lies lower over paired seeds, each "
+            "one-sided at 95 % (all must say so: no correction). Refuted where less than 2 % of "
+            "the loss is saved, one-sided at 95 % for all three together. The best optimizer must "
+            "bring AWD-LSTM below an interpolated bigram model on test text, and ResNet20 to 91 %, "
+            "as published: otherwise not trained. Steps are searched at a tenth (images) and three "
+            "tenths (text) of the length, a factor 3 apart, by the height of the curve.",
         ),
+    },
+    lengths={"gpu": "100 of 200 epochs (ResNet20)"},  # and 10 epochs of AWD-LSTM
+    length_of=lambda settings: f"{settings['epochs']} of 200 epochs (ResNet20)",
+    designs={
+        "gpu": GainDesign(
+            "gain",
+            false=0.0,
+            paper=0.1,
+            deviation=0.07,
+            unit="in the mean log of the training loss",
+            source="10 % for images and 5 % for text are assumed, for Fig. 3-4 prints none; "
+            "deviations of the difference of two optimizers of ResNet20 in N3 and H12 (0.06 to "
+            "0.07), and more than that of AWD-LSTM in S1 (0.0014)",
+            parts=3,
+            negligible=-math.log1p(-NEGLIGIBLE),
+            others=(
+                (0.1, 0.07, -math.log1p(-NEGLIGIBLE)),
+                (0.05, 0.01, -math.log1p(-NEGLIGIBLE)),
+            ),
+        )
     },
     methods={
         **{f"LSTM, {name}": {**_PROSE, **_OPTIMIZERS[name]} for name in ("clipped", "SGD")},

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 
 from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, note_accuracies
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
+from mindgap.lab.studies.spec import (
+    Design,
+    Figure,
+    Parts,
+    Row,
+    Run,
+    Scale,
+    Source,
+    Study,
+    Trial,
+    scales,
+)
 from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
 
 if TYPE_CHECKING:
@@ -96,12 +107,32 @@ STUDY = Study(
                 "schedule": "late drops",
                 "weight_decay": 5e-4,
             },
-            seeds=3,
+            seeds=5,
             methods={
                 "SGD with momentum": {"lr": 0.1, "candidates": []},
                 "clipped SGD": {"lr": 5.0, "candidates": []},
             },
+            rule="As printed: clipping's test accuracy is 95.2 % or more on average over the "
+            "seeds, one-sided at 95 %; refuted where it is less, one-sided at 95 %. As corrected: "
+            "clipping is at most one point behind SGD with momentum over paired seeds, one-sided "
+            "at 95 %; refuted where it is more behind, one-sided at 95 %. The better of the two "
+            "must reach 91 %, as published for ResNet20: otherwise not trained. Steps are searched "
+            "at 10 epochs, a factor 3 apart, on validation images.",
         ),
+    },
+    lengths={"gpu": "200 of 200 epochs"},
+    length_of=lambda settings: f"{settings['epochs']} of 200 epochs",
+    designs={
+        # The lead over what is one point worse than SGD.
+        "gpu": Design(
+            "sooner",
+            false=0.0,
+            paper=100 * MARGIN,
+            deviation=0.6,
+            unit="points above one point behind SGD",
+            source="no difference: clipping matches SGD with momentum in 3.5; deviation of ACClip "
+            "less SGD on this network in H12, 0.43 points, rounded up",
+        )
     },
     methods={
         "SGD with momentum": {"tau": 0.0, "candidates": [0.03, 0.1, 0.3]},
