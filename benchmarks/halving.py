@@ -1,0 +1,403 @@
+"""Would successive halving of a grid search choose as well as the full grid?
+
+    MINDGAP_DATA=... python benchmarks/halving.py --out benchmarks/records/halving.jsonl
+        makes the missing runs
+    python benchmarks/halving.py --table benchmarks/records/halving.jsonl
+        prints the tables from the kept runs
+
+A *search* is one method of a study with one tuning seed. Every point of its grid runs to the end,
+with readings of the validation column on the way, and once more with a quarter and with half of the
+steps, where the study has a schedule of its step (a schedule is then compressed, not cut). From
+these runs the script computes what each rule would have chosen, points beyond the ends of the grid
+included, and compares two things with the full search: the final validation value of the chosen
+point (regret), and the steps made. Rules were chosen on the searches marked "choose" and are judged
+on those marked "judge".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.grid import beyond, grid_points
+from mindgap.lab.studies.processes import Lost, pool_of
+from mindgap.lab.studies.spec import Trial
+from mindgap.lab.studies.tune import DIVERGENCE, best_trial
+from mindgap.record.forms import TunedTrial
+
+SEEDS = (1000, 1001)
+SHORTER = (0.25, 0.5)
+FACTORS = (1 / 9, 1 / 3, 1.0, 3.0, 9.0)
+Point = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A study whose searches are measured.
+
+    ``settings`` are laid over those of the scale, and there are ``readings`` on the way. Regret is
+    relative to the best value, or, where ``absolute``, a difference (an error, a log).
+    """
+
+    study: str
+    scale: str
+    part: str  # "choose" or "judge"
+    readings: int = 8
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    scheduled: bool = True  # the step follows a schedule, or the column is read at the end alone
+    absolute: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.study.split('-')[0].upper()} {self.scale}"
+
+
+SOURCES = (
+    Source("h3-language-model", "cpu", "choose", settings={"steps": 320}),
+    Source(
+        "s3-clipping-speeds-up",
+        "cpu",
+        "choose",
+        settings={"steps": 480},
+        scheduled=False,
+        absolute=True,
+    ),
+    Source("t5-momentum-in-practice", "cpu", "choose", 4, settings={"steps": 400}, absolute=True),
+    Source("h4-masked-language-model", "quick", "choose", settings={"steps": 240}),
+    Source("h4-masked-language-model", "cpu", "choose", 4, settings={"steps": 320}),
+    Source(
+        "b0-unbounded-smoothness",
+        "quick",
+        "choose",
+        settings={"least_steps": 1},
+        scheduled=False,
+    ),
+    Source("h14-order-of-the-moment", "cpu", "judge", settings={"steps": 320}),
+    Source("h15-steps-and-thresholds", "cpu", "judge", settings={"steps": 320}),
+    Source("h12-images-acclip", "quick", "judge", settings={"steps": 240}, absolute=True),
+    Source("h12-images-acclip", "cpu", "judge", 4, settings={"steps": 400}, absolute=True),
+    Source("s7-clipping-generalises", "cpu", "judge", 4, settings={"steps": 400}, absolute=True),
+    Source("h5-question-answering", "quick", "judge", settings={"steps": 240}, absolute=True),
+    Source(
+        "b1-hyper-representation",
+        "quick",
+        "judge",
+        settings={"oracle_calls": 1500, "least_steps": 1},
+        scheduled=False,
+    ),
+    Source(
+        "b3-hyper-cleaning",
+        "quick",
+        "judge",
+        settings={"oracle_calls": 600, "least_steps": 1},
+    ),
+    Source("h5-question-answering", "cpu", "judge", 4, settings={"steps": 400}, absolute=True),
+)
+
+
+def grid_of(source: Source) -> Mapping[str, Any]:
+    """The grid of the searches: that of the study, or the factors on a method's middle step."""
+    grid = find(source.study).at(source.scale).grid
+    return {"factor": FACTORS} if "factor" in grid else grid
+
+
+def methods_of(source: Source) -> list[str]:
+    """The methods that have the settings of the grid."""
+    study = find(source.study).at(source.scale)
+    if "factor" in study.grid:
+        return list(study.methods)
+    return [
+        name
+        for name in study.methods
+        if all(study.settings(source.scale, name).get(key) is not None for key in study.grid)
+    ]
+
+
+def run(source: Source, method: str, point: Point, seed: int, share: float) -> list[float]:
+    """The readings of the validation column of one run: ``readings`` of them at equal distances,
+    infinite from a divergence on. With a ``share`` below 1 the run has that share of the steps, and
+    the one reading is at its end.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    study = find(source.study)
+    settings = {**study.settings(source.scale, method), **source.settings}
+    readings, restored = source.readings if share == 1 else 1, {}
+    column, on_the_way = study.tune_on, study.tune_on
+    if "steps" in settings and "every" in settings:
+        settings["steps"] = round(settings["steps"] * share)
+        # A mean over readings (S3) needs as many as the full run.
+        settings["every"] = settings["steps"] // (1 if share < 1 else readings)
+        # One candidate, whose score counts as known: the loop trains it once, with readings.
+        restored = {"scores": [0.0]}
+        if "factors" in settings:
+            settings["factors"] = [point["factor"]]
+        else:
+            candidates = settings["candidates"]
+            settings["candidates"] = [candidates[len(candidates) // 2] * point["factor"]]
+    else:
+        settings |= point
+        settings["oracle_calls"] = round(settings["oracle_calls"] * share)
+        settings["readings"] = readings
+        if column == "solved_held_loss":  # only the last reading has it
+            on_the_way = "held_loss"
+    trial, rows = Trial(method, seed, settings, restored=restored), []
+    with suppress(DIVERGENCE):
+        rows = list(study.loop(trial))
+    if "oracle_calls" in settings:
+        rows = rows[1:]  # without the start
+    values = [
+        math.inf if row.get("diverged") else float(row.get(on_the_way, math.inf)) for row in rows
+    ]
+    if rows and len(rows) == readings and not rows[-1].get("diverged"):
+        values[-1] = float(rows[-1].get(column, math.inf))
+    values = [value if math.isfinite(value) else math.inf for value in values]
+    return values[:readings] + [math.inf] * (readings - len(values))
+
+
+class Missing(Exception):
+    """A run that a rule needs is not kept."""
+
+
+class Kept:
+    """The kept runs, by name; :meth:`get` notes those that are missing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.runs, self.missing = path, {}, {}
+        for line in path.read_text().splitlines() if path.exists() else []:
+            record = json.loads(line)
+            values = [math.inf if value is None else value for value in record["values"]]
+            self.runs[record["name"]] = values
+
+    def get(
+        self, source: Source, method: str, point: Point, seed: int, share: float = 1.0
+    ) -> list[float]:
+        """The readings of a run; raises :class:`Missing` where it is not kept."""
+        coordinates = [float(f"{value:.6g}") for value in point.values()]
+        name = json.dumps([source.name, method, coordinates, seed, share], ensure_ascii=False)
+        if name not in self.runs:
+            self.missing[name] = partial(run, source, method, point, seed, share)
+            raise Missing(name)
+        return self.runs[name]
+
+    def fill(self, jobs: int) -> None:
+        """Make the runs that were asked for and are missing, and keep them."""
+        names, calls = list(self.missing), list(self.missing.values())
+        self.missing = {}
+        with self.path.open("a") as file, pool_of(calls, jobs) as pool:
+            for number, values in pool:
+                if isinstance(values, Lost):
+                    raise RuntimeError(f"{names[number]}: {values.reason}")
+                self.runs[names[number]] = values
+                plain = [round(v, 7) if math.isfinite(v) else None for v in values]
+                record = {"name": names[number], "values": plain}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                file.flush()
+
+
+#: point -> what it reads with a share of the steps done, and with a run of that share
+Read = Callable[[Point, float], float]
+
+
+@dataclass
+class Choice:
+    """What a rule chose, and the steps that it made, in runs of full length."""
+
+    point: Point
+    cost: float
+
+
+def finish(
+    grid: Mapping[str, Any],
+    tried: list[TunedTrial],
+    score: Callable[[Point], float],
+    cost: float,
+    each: float,
+) -> Choice:
+    """Try points beyond the ends, as the full search does, each at the cost ``each``."""
+    while True:
+        further = beyond(tried, grid)
+        if not further:
+            return Choice(dict(best_trial(tried).settings), cost)
+        tried += [TunedTrial(point, score(point)) for point in further]
+        cost += each * len(further)
+
+
+def full(grid: Mapping[str, Any], read: Read, short: Read) -> Choice:
+    """Every point at full length."""
+    points = grid_points(grid)
+    tried = [TunedTrial(point, read(point, 1.0)) for point in points]
+    return finish(grid, tried, lambda point: read(point, 1.0), len(points), 1.0)
+
+
+def shorter(share: float) -> Callable[..., Choice]:
+    """Every point with a share of the steps, and nothing else: what ``steps=`` does today."""
+
+    def rule(grid: Mapping[str, Any], read: Read, short: Read) -> Choice:
+        points = grid_points(grid)
+        tried = [TunedTrial(point, short(point, share)) for point in points]
+        return finish(grid, tried, lambda p: short(p, share), share * len(points), share)
+
+    return rule
+
+
+def halving(
+    rungs: tuple[float, ...], keep: float, rounded: Callable[[float], int], least: int = 1
+) -> Callable[..., Choice]:
+    """Keep the better points at each rung; a point whose reading is not finite is stopped in any
+    case. Runs go on from where they are. Points beyond the ends run to the end.
+    """
+
+    def rule(grid: Mapping[str, Any], read: Read, short: Read) -> Choice:
+        points = alive = grid_points(grid)
+        cost, done = 0.0, 0.0
+        for share in rungs:
+            cost, done = cost + len(alive) * (share - done), share
+            ranked = sorted(alive, key=lambda point: read(point, share))
+            finite = [point for point in ranked if math.isfinite(read(point, share))]
+            alive = (finite or ranked[:1])[: max(least, rounded(keep * len(alive)))]
+        cost += len(alive) * (1 - done)
+        tried = [
+            TunedTrial(point, read(point, 1.0) if point in alive else math.inf) for point in points
+        ]
+        return finish(grid, tried, lambda point: read(point, 1.0), cost, 1.0)
+
+    return rule
+
+
+RULES: dict[str, Callable[..., Choice]] = {
+    "full grid": full,
+    "stop what diverges, at 1/4": halving((0.25,), 1.0, math.ceil),
+    "halve at 1/2": halving((0.5,), 0.5, math.ceil),
+    "halve at 1/4": halving((0.25,), 0.5, math.ceil),
+    "halve at 1/4 and 1/2, up": halving((0.25, 0.5), 0.5, math.ceil),
+    "halve at 1/4 and 1/2, down": halving((0.25, 0.5), 0.5, math.floor),
+    "a third at 1/4": halving((0.25,), 1 / 3, math.ceil),
+    "a third at 1/2": halving((0.5,), 1 / 3, math.ceil),
+    "runs of 1/2": shorter(0.5),
+    "runs of 1/4": shorter(0.25),
+}
+
+
+def searches(kept: Kept) -> Iterator[tuple[Source, str, int, dict[str, dict[str, float]]]]:
+    """Source, method, seed and, per rule, ``cost``, ``regret`` and ``other`` (the regret with the
+    other seed). A search of which runs are missing is left out.
+    """
+    for source in SOURCES:
+        grid = grid_of(source)
+
+        def read(method: str, seed: int, point: Point, share: float) -> float:
+            values = kept.get(source, method, point, seed)  # noqa: B023
+            return values[round(share * source.readings) - 1]  # noqa: B023
+
+        def short(method: str, seed: int, point: Point, share: float) -> float:
+            if not source.scheduled:  # noqa: B023
+                return read(method, seed, point, share)
+            return kept.get(source, method, point, seed, share)[-1]  # noqa: B023
+
+        for method in methods_of(source):
+            for seed in SEEDS:
+                # Ask for all runs of the grid at once, so that they are made side by side.
+                for point in grid_points(grid):
+                    for share in (1.0, *(SHORTER if source.scheduled else ())):
+                        with suppress(Missing):
+                            kept.get(source, method, point, seed, share)
+                try:
+                    choices = {
+                        name: rule(grid, partial(read, method, seed), partial(short, method, seed))
+                        for name, rule in RULES.items()
+                    }
+                    other = next(s for s in SEEDS if s != seed)
+                    best = choices["full grid"]
+                    row = {}
+                    for name, choice in choices.items():
+                        regret = [
+                            difference(
+                                source,
+                                read(method, s, choice.point, 1.0),
+                                read(method, s, best.point, 1.0),
+                            )
+                            for s in (seed, other)
+                        ]
+                        row[name] = {
+                            "cost": choice.cost / best.cost,
+                            "regret": regret[0],
+                            "other": regret[1],
+                        }
+                    yield source, method, seed, row
+                except Missing:
+                    pass
+
+
+def difference(source: Source, value: float, best: float) -> float:
+    """How much worse a value is than the best, in percent or, where ``absolute``, in points."""
+    if value == best:
+        return 0.0
+    if math.isinf(value) or math.isinf(best):
+        return math.copysign(math.inf, value - best)
+    return 100 * (value - best) / (1.0 if source.absolute else abs(best))
+
+
+def tables(kept: Kept) -> str:
+    """Per part and rule: steps saved, equal choices, and regret; then the same per source."""
+    found = list(searches(kept))
+    lines = []
+    for part in ("choose", "judge"):
+        of_part = [(s, row) for s, _, _, row in found if s.part == part]
+        lines += [f"\n{part}: {len(of_part)} searches", HEAD]
+        lines += [line(name, [row[name] for _, row in of_part]) for name in RULES]
+    for source in SOURCES:
+        of_source = [row for s, _, _, row in found if s == source]
+        if of_source:
+            lines += [f"\n{source.name} ({source.part}): {len(of_source)} searches", HEAD]
+            lines += [line(name, [row[name] for row in of_source]) for name in RULES]
+    return "\n".join(lines)
+
+
+HEAD = "{:30} {:>6} {:>5} {:>7} {:>7} {:>7} {:>10}".format(
+    "rule", "saved", "same", "median", "90 %", "worst", "other seed"
+)
+
+
+def line(name: str, rows: list[dict[str, float]]) -> str:
+    """One line of a table."""
+    if not rows:
+        return name
+    regrets = sorted(row["regret"] for row in rows)
+    others = [row["other"] for row in rows if math.isfinite(row["other"])]
+    return (
+        f"{name:30} {1 - mean(row['cost'] for row in rows):6.0%} "
+        f"{mean(abs(r) < 1e-9 for r in regrets):5.0%} {median(regrets):7.2f} "
+        f"{regrets[math.ceil(0.9 * len(regrets)) - 1]:7.2f} {regrets[-1]:7.2f} "
+        f"{mean(others or [0]):10.2f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    if arguments.out:
+        kept, start = Kept(arguments.out), time.monotonic()
+        while list(searches(kept)) is not None and kept.missing:
+            print(f"{len(kept.missing)} runs, {time.monotonic() - start:.0f} s", flush=True)
+            kept.fill(arguments.jobs)
+    if arguments.table:
+        print(tables(Kept(arguments.table)))
+
+
+if __name__ == "__main__":
+    main()
