@@ -245,14 +245,6 @@ def tune(
             "instead, and further points where the best one is an end.",
         ),
     ] = False,
-    halving: Annotated[
-        bool,
-        typer.Option(
-            "--halving",
-            help="With --grid: stop the worse half of each method's points after a quarter of "
-            "their runs, and the worse half of the others after a half.",
-        ),
-    ] = False,
     jobs: Annotated[
         int, typer.Option(help="Methods searched at the same time; with --grid, points.")
     ] = 1,
@@ -281,13 +273,10 @@ def tune(
                 trials=trials,
                 seeds=seeds,
                 grid=grid,
-                halving=halving,
                 overrides=overrides,
                 jobs=jobs,
                 on_trial=lambda method, number, value: advance(
                     f"{method}, trial {number}: {value:.4g}"
-                    if value < float("inf")
-                    else f"{method}, trial {number}: diverged or stopped"
                 ),
             )
         rows = [

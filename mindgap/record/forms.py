@@ -93,13 +93,8 @@ class TunedTrial:
     """One guess of a search."""
 
     settings: Mapping[str, Any]  # the settings tried, all of them numbers
-    #: The validation value that they gave; infinite where the run diverged or was stopped.
-    value: float
+    value: float  # the validation value that they gave
     seconds: float = 0.0
-    #: The share of its run after which successive halving stopped it, and its validation value
-    #: there; None where it ran to its end.
-    stopped_at: float | None = None
-    reading: float | None = None
 
 
 @dataclass(frozen=True)
@@ -166,16 +161,12 @@ class Tuning:
     machine: Mapping[str, Any] = field(default_factory=dict)
     started: str = ""
     registered: str = ""  # hash of the registration before the search
-    #: The shares of a run after which the better half of a method's grid went on; empty where every
-    #: point ran to its end.
-    rungs: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Turn what was read from a file into tuples and ``MethodTuning``, and check that the space
         consists of numbers.
         """
         object.__setattr__(self, "seeds", tuple(self.seeds))
-        object.__setattr__(self, "rungs", tuple(self.rungs))
         for name, ends in self.space.items():
             is_list = isinstance(ends, (list, tuple)) and len(ends) >= 2
             if not is_list or not all(isinstance(end, (int, float)) for end in ends):

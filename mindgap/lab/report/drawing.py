@@ -332,21 +332,15 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
         tuning: the search, with the trials of each method in their order.
         methods: the study's methods, which come first.
     """
-    caption = (
-        "Every method shown had the same number of trials in the same space."
-        if not tuning.extended
-        else f"Every method shown had the same {tuning.trials} points; further ones lie beyond an "
-        "end of the grid."
-    )
-    if tuning.rungs:
-        shares = " and ".join(f"{100 * rung:.0f} %" for rung in tuning.rungs)
-        caption += f" After {shares} of a run the worse half of each method's points was stopped."
     figure = Figure(
         title="Tuning: best value so far",
         y=tuning.metric,
         y_label=f"best {tuning.metric} so far",
         x="trial",
-        caption=caption,
+        caption="Every method shown had the same number of trials in the same space."
+        if not tuning.extended
+        else f"Every method shown had the same {tuning.trials} points; further ones lie beyond an "
+        "end of the grid.",
     )
     series = []
     for method, search in tuning.methods.items():

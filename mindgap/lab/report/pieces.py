@@ -308,17 +308,14 @@ def tuned_table(study: Loaded) -> list[tuple[str, ...]]:
 
 def tried_table(study: Loaded) -> list[tuple[str, ...]]:
     """The table of the points that ``mindgap tune`` tried: method, settings in the order of the
-    search space (empty where a method lacks one), value of the metric (or where it was stopped,
-    and the value there).
+    search space (empty where a method lacks one), value of the metric.
     """
     names = list(study.tuning.space)
     return [
         (
             method,
             *(f"{trial.settings[name]:.3g}" if name in trial.settings else "" for name in names),
-            number(trial.value)
-            if trial.stopped_at is None or trial.reading is None
-            else f"stopped at {100 * trial.stopped_at:.0f} %: {number(trial.reading)}",
+            number(trial.value),
         )
         for method, search in study.tuning.methods.items()
         for trial in search.trials

@@ -1,11 +1,10 @@
-"""A grid search that several methods share: points in parallel, a journal, further points beyond an
-end, and successive halving.
+"""A grid search that several methods share: points in parallel, a journal, and further points
+beyond an end.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -88,51 +87,30 @@ def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> 
     return further
 
 
-def better_half(readings: Sequence[float]) -> list[int]:
-    """The places of the better half of some readings, rounded up, in their order.
-
-    The first of equals is the better one. A reading that is not finite does not go on; where none
-    is finite, the first place does.
-
-    Example:
-        >>> better_half([0.5, 0.2, 0.9, 0.2, math.inf]), better_half([math.inf, math.inf])
-        ([0, 1, 3], [0])
-    """
-    ranked = sorted(range(len(readings)), key=lambda place: readings[place])
-    finite = [place for place in ranked if math.isfinite(readings[place])]
-    return sorted(finite[: (len(readings) + 1) // 2]) or [0]
-
-
 def grid_search(
     grids: Mapping[str, Mapping[str, Sequence[float]]],
     seeds: Sequence[int],
-    score: Callable[[str, Settings, int, float], tuple[float, float]],
-    name: Callable[[str, Settings, int, float], str],
+    score: Callable[[str, Settings, int], tuple[float, float]],
+    name: Callable[[str, Settings, int], str],
     journal: Path,
     jobs: int = 1,
     on_trial: Callable[[str, int, float], None] = lambda method, number, value: None,
-    rungs: Sequence[float] = (),
 ) -> dict[str, list[TunedTrial]]:
     """Try every point for every method, then points :func:`beyond` the ends until each method's
     best lies inside.
 
     No method waits for another: one whose points are all known goes on to those beyond its ends. A
-    *value* is the score of one point with one seed after a share of its run.
+    *value* is the score of one point with one seed.
 
     Args:
         grids: method -> setting -> values.
         seeds: a point's value is the mean over the seeds.
-        score: method, point, seed, share -> value, the smaller the better, and the seconds that it
-            took since the rung before.
-        name: method, point, seed, share -> what the journal calls them.
+        score: method, point, seed -> value, the smaller the better, and the seconds it took.
+        name: method, point, seed -> what the journal calls them.
         journal: file with one line per value, written as it comes; values that it holds are not
             computed again.
         jobs: processes; each computes one value at a time.
         on_trial: called with method, number (from 1) and mean score of each point.
-        rungs: shares of a run, rising and below 1. After each of them the points of a method's grid
-            are compared, and the :func:`better_half` goes on; the others are infinite trials with
-            their ``stopped_at`` and ``reading``. Points beyond the ends run to the end. Empty:
-            every point does.
 
     Returns:
         Method -> its trials, in the order in which their points were laid out.
@@ -143,20 +121,6 @@ def grid_search(
     trials_of: dict[str, list[TunedTrial]] = {method: [] for method in grids}
     asked_for: set[str] = set()  # names of the values whose calls were handed out
 
-    def missing_calls(method: str, todo: Sequence[Settings], share: float) -> list[Call] | None:
-        """The calls for values of some points after a share of their runs, without those that were
-        handed out; None where all values are known.
-        """
-        calls = {
-            name(method, point, seed, share): partial(score, method, point, seed, share)
-            for point in todo
-            for seed in seeds
-        }
-        missing = [key for key in calls if key not in known]
-        new = [Call(method, key, calls[key]) for key in missing if key not in asked_for]
-        asked_for.update(missing)
-        return new if missing else None
-
     def next_calls(method: str) -> list[Call]:
         """Hand out the calls that a method needs next; none while it waits for values, or at its
         end.
@@ -164,29 +128,20 @@ def grid_search(
         Points of which all values are known become trials, and points beyond them are laid out.
         """
         while todo := points[method][len(trials_of[method]) :]:
-            # Whatever the calls so far gave is gone through again: ``known`` has all of it.
-            trials = [TunedTrial(point, math.inf) for point in todo]
-            alive = list(range(len(todo)))  # places in ``todo``
-            for share in (1.0,) if trials_of[method] else (*rungs, 1.0):
-                new = missing_calls(method, [todo[place] for place in alive], share)
-                if new is not None:
-                    return new
-                readings = []
-                for place in alive:
-                    names = [name(method, todo[place], seed, share) for seed in seeds]
-                    values, parts = zip(*(known[key] for key in names))
-                    readings.append(sum(values) / len(values))
-                    seconds = trials[place].seconds + sum(parts)
-                    trials[place] = (
-                        TunedTrial(todo[place], readings[-1], seconds)
-                        if share == 1
-                        else TunedTrial(todo[place], math.inf, seconds, share, readings[-1])
-                    )
-                if share < 1:
-                    alive = [alive[place] for place in better_half(readings)]
-            for trial in trials:
-                trials_of[method].append(trial)
-                on_trial(method, len(trials_of[method]), trial.value)
+            calls = {
+                name(method, point, seed): partial(score, method, point, seed)
+                for point in todo
+                for seed in seeds
+            }
+            missing = [key for key in calls if key not in known]
+            if missing:
+                new = [Call(method, key, calls[key]) for key in missing if key not in asked_for]
+                asked_for.update(missing)
+                return new
+            for point in todo:
+                values, seconds = zip(*(known[name(method, point, seed)] for seed in seeds))
+                trials_of[method].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
+                on_trial(method, len(trials_of[method]), trials_of[method][-1].value)
             points[method] += beyond(trials_of[method], grids[method])
         return []
 

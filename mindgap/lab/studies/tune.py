@@ -14,7 +14,6 @@ report shows.
 from __future__ import annotations
 
 import math
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +24,6 @@ from typing import Any
 
 from mindgap.base.check import fail, missing, one_of, whole
 from mindgap.base.rng import stream_seed
-from mindgap.lab.studies import halving as halving_of
 from mindgap.lab.studies.grid import Settings, grid_points, grid_search
 from mindgap.lab.studies.processes import Lost, in_processes
 from mindgap.lab.studies.spec import Study, Trial
@@ -136,7 +134,6 @@ def tune(
     trials: int = 20,
     seeds: int = 1,
     grid: bool = False,
-    halving: bool = False,
     overrides: Mapping[str, Any] | None = None,
     jobs: int = 1,
     on_trial: OnTrial = lambda method, number, value: None,
@@ -158,9 +155,6 @@ def tune(
         trials: trials of every method: there is no way to give one method more than another.
         seeds: tuning seeds that each trial is averaged over.
         grid: try every point of ``study.grid`` instead, on ``study.tuning_seeds``.
-        halving: with ``grid``, stop the worse half of every method's points after a quarter of
-            their runs, and the worse half of the others after a half
-            (:mod:`~mindgap.lab.studies.halving`).
         overrides: setting -> value for all methods alike (a smaller budget, say).
         jobs: methods searched at the same time; with ``grid``, points of all methods.
         on_trial: called with method, number and value of each trial.
@@ -169,12 +163,9 @@ def tune(
         What ``tuning.json`` holds.
 
     Raises:
-        RuleError: nothing to tune, unknown scale, fewer than one trial or seed, some methods by
-            another search than the others had, or ``halving`` without ``grid`` or without readings
-            at the rungs.
+        RuleError: nothing to tune, unknown scale, fewer than one trial or seed, or some methods
+            by another search than the others had.
     """
-    if halving and not grid:
-        fail("halving", "must be used with a grid search (--grid)", halving)
     for name, number in {"trials": trials, "seeds": seeds, "jobs": jobs}.items():
         whole(name, number, least=1)
     from mindgap.lab.studies.run import command, machine, now, versions
@@ -186,10 +177,6 @@ def tune(
         rule = f"must say what may be tuned ({kind}) and on which column (tune_on)"
         fail("study", rule, study.name)
     settings = _settings_to_tune(study, scale, tuple(space), overrides)
-    rungs = halving_of.RUNGS if halving else ()
-    if halving:
-        for method, own_settings in settings.items():
-            halving_of.check_readings(method, own_settings)
     started, folder = now(), out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)
     if grid:
@@ -210,7 +197,6 @@ def tune(
         machine=machine(next(iter(settings.values()))),
         started=started,
         registered=registered_hash(folder),
-        rungs=rungs,
     )
     methods: dict[str, MethodTuning] = {}
     if study.left_out and (folder / TUNING_FILE).exists():
@@ -224,7 +210,7 @@ def tune(
             fail("method", rule, ", ".join(settings))
         methods = dict(written.methods)
     if grid:
-        trials_of = _tune_by_grid(study, settings, folder, rungs, jobs, on_trial)
+        trials_of = _tune_by_grid(study, settings, folder, jobs, on_trial)
     else:
         trials_of = _tune_by_optuna(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
     for method in settings:
@@ -267,12 +253,7 @@ def _settings_to_tune(
 
 
 def _tune_by_grid(
-    study: Study,
-    settings: Mapping[str, Settings],
-    folder: Path,
-    rungs: Sequence[float],
-    jobs: int,
-    on_trial: OnTrial,
+    study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
 ) -> dict[str, list[TunedTrial]]:
     """Search each method over those settings of ``study.grid`` that it has.
 
@@ -282,7 +263,6 @@ def _tune_by_grid(
         study: with ``grid`` and ``tuning_seeds``.
         settings: method -> all its settings.
         folder: of the study's records; the journal of the grid is written there.
-        rungs: of successive halving; empty: every point runs to its end.
         jobs: processes, for points of all methods.
         on_trial: see :data:`OnTrial`.
 
@@ -290,27 +270,19 @@ def _tune_by_grid(
         Method -> its trials.
     """
 
-    checkpoints = folder / halving_of.FOLDER
-
-    def score(method: str, point: Settings, seed: int, share: float) -> tuple[float, float]:
-        """Score of a point, laid over the method's own settings, with one seed, after a share of
-        its run, and the seconds since the rung before; infinite and 0 after an error of
-        :data:`DIVERGENCE`.
+    def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
+        """Score of a point, laid over the method's own settings, with one seed, and the seconds it
+        took; infinite and 0 after an error of :data:`DIVERGENCE`.
         """
-        own = {**settings[method], **point}
         try:
-            if not rungs:
-                return validation_score(study, method, own, (seed,))
-            run = name(method, point, seed, 1.0)
-            return halving_of.run_leg(study, method, own, seed, share, checkpoints, run)
+            return validation_score(study, method, {**settings[method], **point}, (seed,))
         except DIVERGENCE:
             return math.inf, 0.0
 
-    def name(method: str, point: Settings, seed: int, share: float) -> str:
+    def name(method: str, point: Settings, seed: int) -> str:
         """What the journal calls the score: a hash of everything that it depends on."""
-        rung = [share] if rungs else []  # its seconds are those of one leg
         return content_hash(
-            [study.name, method, {**settings[method], **point}, seed, study.tune_on, *rung]
+            [study.name, method, {**settings[method], **point}, seed, study.tune_on]
         )
 
     grids = {
@@ -321,10 +293,7 @@ def _tune_by_grid(
         }
         for method, own_settings in settings.items()
     }
-    journal = folder / GRID_FILE
-    found = grid_search(grids, study.tuning_seeds, score, name, journal, jobs, on_trial, rungs)
-    shutil.rmtree(checkpoints, ignore_errors=True)  # those of the points that were stopped
-    return found
+    return grid_search(grids, study.tuning_seeds, score, name, folder / GRID_FILE, jobs, on_trial)
 
 
 def _tune_by_optuna(

@@ -151,12 +151,12 @@ def test_a_grid_search_tries_the_same_points_for_all_and_takes_the_best(tmp_path
     assert found["a"].trials[0].value == float("inf")  # a run that diverged is never chosen
 
 
-def _score(method, point, seed, share):
+def _score(method, point, seed):
     """Smallest at 8 for a, at 1 for b."""
     return abs(point["lr"] - (8.0 if method == "a" else 1.0)) + point.get("eps", 0.0), 0.0
 
 
-def _label(method, point, seed, share):
+def _label(method, point, seed):
     return f"{method} {sorted(point.items())} {seed}"
 
 
@@ -172,7 +172,7 @@ def test_methods_of_a_grid_search_extend_their_own_grids_alone_and_take_up_a_jou
     assert [one.settings["lr"] for one in made["b"]] == [1.0, 2.0, 0.5]
     assert sorted(done) == ["a"] * 5 + ["b"] * 3
 
-    def fails(method, point, seed, share):
+    def fails(method, point, seed):
         raise AssertionError("computed again")
 
     assert grid_search(grids, (7, 8), fails, _label, journal) == made

@@ -17,7 +17,6 @@ from torch import nn
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.control_variate import ControlVariate
-from mindgap.lab.studies.halving import check_readings, run_leg
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import execute, plan, simulate
 from mindgap.lab.studies.tune import tune
@@ -168,27 +167,6 @@ def test_a_grid_over_factors_chooses_on_validation_images(tmp_path: Path):
         RuleError, match="scale must be one at which a method has the settings factor"
     ):
         tune(study, "quick", tmp_path, grid=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "method", "more"),
-    [
-        ("n3-image-network", "Stochastic INGD", {"epochs": 8}),
-        ("s3-clipping-speeds-up", "convolutions, clipped", {"epochs": 8}),
-        ("t4-variance-reduction", "network, SVRG", {"epochs": 24, "every": 3}),
-    ],
-)
-def test_a_run_in_the_three_legs_of_a_halved_search_ends_as_in_one(
-    tmp_path: Path, name: str, method: str, more: dict[str, int]
-):
-    study = find(name)
-    settings = study.settings("gpu", method, {**TINY, **more})
-    check_readings(method, settings)
-    readings = [
-        run_leg(study, method, settings, 7, share, tmp_path, "run")[0] for share in (0.25, 0.5, 1)
-    ]
-    rows = [row[study.tune_on] for row in study.loop(Trial(method, 7, settings))]
-    assert readings == [rows[len(rows) // 4 - 1], rows[len(rows) // 2 - 1], rows[-1]]
 
 
 @pytest.mark.parametrize("method", ["Adam", "Stochastic INGD"])
