@@ -6,12 +6,15 @@
         prints the tables from the kept runs
 
 A *search* is one method of a study with one tuning seed. Every point of its grid runs to the end,
-with readings of the validation column on the way. In the part "choose" it runs once more with a
-quarter and with half of the steps (a schedule of the step is then compressed, not cut). From these
-runs the script computes what each rule would have chosen, points beyond the ends of the grid
-included, and compares two things with the full search: the final validation value of the chosen
-point (regret), and the steps made. Rules were chosen on the searches marked "choose" and are judged
-on those marked "judge".
+and is read after a quarter, after a half and at the end. In the part "choose" most points run once
+more with a quarter and with half of the steps (a schedule of the step is then compressed, not cut).
+From these runs the script computes what each rule would have chosen, points beyond the ends of the
+grid included, and compares two things with the full search: the final validation value of the
+chosen point (regret: percent of the value, or 100 times the difference of an error or a log), and
+the steps made. Rules were to be taken on the part "choose" and judged on the part "judge". The
+rules with neighbours were added after both had been seen.
+
+Steps count as if a stopped run went on where it stands: what a restart costs is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +40,7 @@ from mindgap.record.forms import TunedTrial
 
 SEEDS = (1000, 1001)
 SHORTER = (0.25, 0.5)
+READ_AT = (0.25, 0.5, 1.0)  # shares of a run
 FACTORS = (1 / 9, 1 / 3, 1.0, 3.0, 9.0)
 Point = dict[str, float]
 
@@ -114,9 +118,9 @@ def methods_of(source: Source) -> list[str]:
 
 
 def run(source: Source, method: str, point: Point, seed: int, share: float) -> list[float]:
-    """The readings of the validation column of one run: ``readings`` of them at equal distances,
-    infinite from a divergence on. With a ``share`` below 1 the run has that share of the steps, and
-    the one reading is at its end.
+    """The validation column of one run after a quarter, after a half and at its end, infinite from
+    a divergence on. With a ``share`` below 1 the run has that share of the steps, and the one
+    reading is at its end.
     """
     import torch
 
@@ -153,7 +157,10 @@ def run(source: Source, method: str, point: Point, seed: int, share: float) -> l
     if rows and len(rows) == readings and not rows[-1].get("diverged"):
         values[-1] = float(rows[-1].get(column, math.inf))
     values = [value if math.isfinite(value) else math.inf for value in values]
-    return values[:readings] + [math.inf] * (readings - len(values))
+    values = values[:readings] + [math.inf] * (readings - len(values))
+    return (
+        values if share < 1 else [values[readings // 4 - 1], values[readings // 2 - 1], values[-1]]
+    )
 
 
 class Missing(Exception):
@@ -168,7 +175,7 @@ class Kept:
         for line in path.read_text().splitlines() if path.exists() else []:
             record = json.loads(line)
             values = [math.inf if value is None else value for value in record["values"]]
-            self.runs[record["name"]] = values
+            self.runs[json.dumps(record["run"], ensure_ascii=False)] = values
 
     def get(
         self, source: Source, method: str, point: Point, seed: int, share: float = 1.0
@@ -191,8 +198,9 @@ class Kept:
                     raise RuntimeError(f"{names[number]}: {values.reason}")
                 self.runs[names[number]] = values
                 plain = [round(v, 7) if math.isfinite(v) else None for v in values]
-                record = {"name": names[number], "values": plain}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                record = {"run": json.loads(names[number]), "values": plain}
+                text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+                file.write(text + "\n")
                 file.flush()
 
 
@@ -243,40 +251,77 @@ def shorter(share: float) -> Callable[..., Choice]:
 
 
 def halving(
-    rungs: tuple[float, ...], keep: float, rounded: Callable[[float], int], least: int = 1
+    rungs: tuple[float, ...],
+    keep: float,
+    rounded: Callable[[float], int] = math.ceil,
+    neighbours: bool = False,
 ) -> Callable[..., Choice]:
-    """Keep the better points at each rung; a point whose reading is not finite is stopped in any
-    case. Runs go on from where they are. Points beyond the ends run to the end.
+    """Keep a share of the points at each rung, at least one; a point whose reading is not finite is
+    stopped in any case. Points beyond the ends run to the end. With ``neighbours`` the stopped
+    neighbours of the best point go on to the end too, until the best one has none.
     """
 
     def rule(grid: Mapping[str, Any], read: Read, short: Read) -> Choice:
-        points = alive = grid_points(grid)
-        cost, done = 0.0, 0.0
+        points = grid_points(grid)
+        alive, cost = list(range(len(points))), 0.0
+        reached = [0.0] * len(points)  # share of its run that a point has made
+
+        def go_on(places: Iterable[int], share: float) -> None:
+            nonlocal cost
+            for place in places:
+                cost += share - reached[place]
+                reached[place] = share
+
         for share in rungs:
-            cost, done = cost + len(alive) * (share - done), share
-            ranked = sorted(alive, key=lambda point: read(point, share))
-            finite = [point for point in ranked if math.isfinite(read(point, share))]
-            alive = (finite or ranked[:1])[: max(least, rounded(keep * len(alive)))]
-        cost += len(alive) * (1 - done)
-        tried = [
-            TunedTrial(point, read(point, 1.0) if point in alive else math.inf) for point in points
-        ]
-        return finish(grid, tried, lambda point: read(point, 1.0), cost, 1.0)
+            go_on(alive, share)
+            readings = {place: read(points[place], share) for place in alive}
+            ranked = sorted(alive, key=readings.__getitem__)
+            finite = [place for place in ranked if math.isfinite(readings[place])]
+            alive = (finite or ranked[:1])[: max(1, rounded(keep * len(alive)))]
+        go_on(alive, 1.0)
+        while True:
+            tried = [
+                TunedTrial(point, read(point, 1.0) if share == 1 else math.inf)
+                for point, share in zip(points, reached)
+            ]
+            best = best_trial(tried).settings
+            stopped = [
+                place
+                for place, point in enumerate(points)
+                if neighbours
+                and reached[place] < 1
+                and math.isfinite(read(point, reached[place]))
+                and are_neighbours(point, best, grid)
+            ]
+            if not stopped:
+                return finish(grid, tried, lambda point: read(point, 1.0), cost, 1.0)
+            go_on(stopped, 1.0)
 
     return rule
 
 
+def are_neighbours(
+    one: Mapping[str, Any], other: Mapping[str, Any], grid: Mapping[str, Any]
+) -> bool:
+    """Whether two points of a grid differ by one place of one setting."""
+    places = (
+        abs(sorted(values).index(one[name]) - sorted(values).index(other[name]))
+        for name, values in grid.items()
+    )
+    return sum(places) == 1
+
+
 RULES: dict[str, Callable[..., Choice]] = {
     "full grid": full,
-    "stop what diverges, at 1/4": halving((0.25,), 1.0, math.ceil),
-    "halve at 1/2": halving((0.5,), 0.5, math.ceil),
-    "halve at 1/4": halving((0.25,), 0.5, math.ceil),
-    "halve at 1/4 and 1/2, up": halving((0.25, 0.5), 0.5, math.ceil),
+    "halve at 1/2": halving((0.5,), 0.5),
+    "halve at 1/4": halving((0.25,), 0.5),
+    "halve at 1/4 and 1/2, up": halving((0.25, 0.5), 0.5),
     "halve at 1/4 and 1/2, down": halving((0.25, 0.5), 0.5, math.floor),
-    "a third at 1/4": halving((0.25,), 1 / 3, math.ceil),
-    "a third at 1/2": halving((0.5,), 1 / 3, math.ceil),
+    "a third at 1/4": halving((0.25,), 1 / 3),
     "runs of 1/2": shorter(0.5),
     "runs of 1/4": shorter(0.25),
+    "halve twice, up, neighbours": halving((0.25, 0.5), 0.5, neighbours=True),
+    "a quarter at 1/4, neighbours": halving((0.25,), 0.25, neighbours=True),
 }
 
 
@@ -303,7 +348,7 @@ def outcomes(kept: Kept, source: Source, method: str, seed: int) -> dict[str, di
 
     def read(point: Point, share: float) -> float:
         """The reading on the way, after a share of the run."""
-        return kept.get(source, method, point, seed)[round(share * source.readings) - 1]
+        return kept.get(source, method, point, seed)[READ_AT.index(share)]
 
     def short(point: Point, share: float) -> float:
         """What a run of a share of the steps ends with."""
@@ -363,8 +408,8 @@ def tables(kept: Kept) -> str:
     return "\n".join(lines)
 
 
-HEAD = "{:30} {:>6} {:>5} {:>7} {:>7} {:>7} {:>10}".format(
-    "rule", "saved", "same", "median", "90 %", "worst", "other seed"
+HEAD = "{:30} {:>6} {:>5} {:>7} {:>7} {:>7} {:>6} {:>10}".format(
+    "rule", "saved", "same", "median", "90 %", "worst", "> 1", "other seed"
 )
 
 
@@ -378,6 +423,7 @@ def line(name: str, rows: list[dict[str, float]]) -> str:
         f"{name:30} {1 - mean(row['cost'] for row in rows):6.0%} "
         f"{mean(abs(r) < 1e-9 for r in regrets):5.0%} {median(regrets):7.2f} "
         f"{regrets[math.ceil(0.9 * len(regrets)) - 1]:7.2f} {regrets[-1]:7.2f} "
+        f"{sum(regret > 1 for regret in regrets):6d} "
         f"{mean(others or [0]):10.2f}"
     )
 
