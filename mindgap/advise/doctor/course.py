@@ -149,7 +149,11 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
     """
     course = Course()
     if patient.step is None:
-        patient.model.train()
+        try:
+            patient.model.train()
+        except (Exception, SystemExit) as error:
+            course.error, course.error_step = error, 0
+            return course
     observer = _Observer(patient, course) if watch else None
     held_out_steps = {0, steps // 10, steps // 4, steps // 2, 3 * steps // 4}
     with warnings.catch_warnings():
@@ -159,7 +163,7 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
                 _note_held_out_loss(course, patient, step)
             try:
                 loss = _follow_step(patient, step, course, observer)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 course.error, course.error_step = error, step
                 break
             if math.isfinite(loss):
@@ -202,7 +206,7 @@ def _note_held_out_loss(course: Course, patient: Patient, step: int) -> None:
     """Append the step and the held-out loss to the course; infinity where the loss raises."""
     try:
         course.held_out_losses.append((step, held_out_loss(patient)))
-    except Exception:
+    except (Exception, SystemExit):
         course.held_out_losses.append((step, math.inf))
 
 
@@ -320,7 +324,7 @@ class _Observer:
         if len(self.comparisons) < COMPARED and step < LAST_COMPARED:
             try:
                 self.fresh_gradients.append(gradient(self.patient, batch))
-            except Exception:
+            except (Exception, SystemExit):
                 self.fresh_gradients.append([])
         if step < 3 or step % 8 == 0:
             self.values_before = {n: p.detach().clone() for n, p in self.parameters.items()}

@@ -198,7 +198,9 @@ class _Doctor:
             self.say("training as you do")
             trained, course = self._first_run()
             self._read_first_run(trained, course)
-            self._compare_with_plain_network()
+            self.chart.attempt(
+                "the comparison with a plain network", self._compare_with_plain_network
+            )
         except _CannotTell as stop:
             self.chart.facts.raised = stop.raised
             return self._answering().cannot_tell(stop.reason, [], stop.losses)
@@ -213,12 +215,7 @@ class _Doctor:
         Raises:
             _CannotTell: the user's function raises an error, or there is nothing to train.
         """
-        try:
-            first = self.admission.fresh()
-        except RuleError:
-            raise
-        except (Exception, SystemExit) as error:  # the user's own code
-            raise _CannotTell(f"your function raises {error_words(error)}") from error
+        first = self._fresh_copy("your function")
         if not first.named_parameters and not list(unregistered(first.model)):
             raise _CannotTell("your model has no parameters to train", raised=False)
         self.clock = _Clock()  # torch's own imports and the user's data are not ours
@@ -226,6 +223,22 @@ class _Doctor:
             name: value.detach().clone() for name, value in first.model.state_dict().items()
         }
         return first
+
+    def _fresh_copy(self, subject: str = "your function, called again,") -> Patient:
+        """Build the user's training and return it.
+
+        Args:
+            subject: of the reason's sentence where the user's function raises.
+
+        Raises:
+            _CannotTell: the user's function raises an error.
+        """
+        try:
+            return self.admission.fresh()
+        except RuleError:
+            raise
+        except (Exception, SystemExit) as error:  # the user's own code
+            raise _CannotTell(f"{subject} raises {error_words(error)}") from error
 
     def _check_loss(self, first: Patient) -> None:
         """Call the loss on the first batch and on the validation batches. An error on the first
@@ -239,7 +252,7 @@ class _Doctor:
                 first.value(first.train[0])
         except RuleError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             read_error(self.chart, Course(error=error))
             if not self.chart.findings:
                 reason = f"the loss raises {error_words(error)} on the first batch"
@@ -249,7 +262,7 @@ class _Doctor:
                 held_out_loss(first)
             except RuleError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = f"the loss raises {error_words(error)} on your validation batches"
                 raise _CannotTell(reason) from error
 
@@ -280,10 +293,13 @@ class _Doctor:
         """Train as the user does, for as many steps as a fifth of the time allows, and return the
         trained copy and its course. The number of steps becomes ``self.steps``, the length of every
         later run, and a fact. It follows from the time of four steps after two others.
+
+        Raises:
+            _CannotTell: the user's function raises an error when it is called again.
         """
-        warming_up = self.admission.fresh()
+        warming_up = self._fresh_copy()
         follow(warming_up, 2)  # libraries are loaded, kernels compiled
-        timed = warming_up if warming_up.step is None else self.admission.fresh()
+        timed = warming_up if warming_up.step is None else self._fresh_copy()
         clock = _Clock()
         follow(timed, 4)
         seconds_per_step = clock.elapsed() / 4
@@ -291,7 +307,7 @@ class _Doctor:
         fewest = FEWEST if seconds_per_step < 0.1 else FEWEST_SLOW
         self.steps = max(fewest, min(STEPS, affordable))
         self.chart.facts.steps = self.steps
-        trained = self.admission.fresh()
+        trained = self._fresh_copy()
         return trained, follow(trained, self.steps, watch=True)
 
     def _read_first_run(self, trained: Patient, course: Course) -> None:
