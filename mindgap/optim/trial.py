@@ -19,7 +19,7 @@ TRIED = {"cuda"}
 #: Sizes of the small problem: with and without a part of a chunk, and an odd address behind the
 #: first tensor.
 SIZES = (7, 2051, 1, 1024)
-STEPS, LR = 4, 0.1
+STEPS, LR = 3, 0.1
 #: Largest difference between the two forms, as a share of the largest parameter.
 TOLERANCE, TOLERANCE_16_BIT = 1e-4, 2e-2
 #: Norm of a large gradient over the norms before it, with ``clip="noise"``.
@@ -69,14 +69,16 @@ def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype:
     None where they agree.
 
     Both forms take ``STEPS`` steps with equal random gradients. They agree if no parameter differs
-    by more than the tolerance, as a share of the largest one. With ``clip="noise"`` two of the
-    gradients are large, the judge remembers a past, and its memories must agree as well.
+    by more than the tolerance, as a share of the largest one. With ``clip="noise"`` there is a step
+    more, two of the gradients are large, the judge remembers a past, and its memories must agree
+    as well.
     """
     generator = torch.Generator().manual_seed(0)  # its own, so that nobody's random numbers change
-    draws = [
-        [torch.randn(n, generator=generator, device="cpu") for n in SIZES] for _ in range(STEPS + 1)
-    ]
     judges = optimizer._norm_clip == "noise"
+    draws = [
+        [torch.randn(n, generator=generator, device="cpu") for n in SIZES]
+        for _ in range(1 + STEPS + judges)
+    ]
     if judges:  # the second gradient is large, the third as large and opposite
         draws[1] = [small / _FORMER for small in draws[1]]
         draws[3] = [0.3 * new - old for new, old in zip(draws[3], draws[2])]

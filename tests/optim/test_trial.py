@@ -99,8 +99,8 @@ def noted(monkeypatch):
 def test_the_trial_reaches_what_is_judged(tries, monkeypatch, guard):
     seen = noted(monkeypatch)
     stepped(lambda p, **o: AdamW(p, clip="noise", spike_guard=guard, **o))
-    assert [fused for fused, _ in seen] == [True] * trial.STEPS + [False] * trial.STEPS
-    for rows in (seen[: trial.STEPS], seen[trial.STEPS :]):
+    assert [fused for fused, _ in seen] == [True] * 4 + [False] * 4
+    for rows in (seen[:4], seen[4:]):
         evidence, since, _, judged, size, _, _ = zip(*(numbers for _, numbers in rows))
         assert judged == (0, 1, 2, 2)
         assert since[1:] == (0, 0, 1)
