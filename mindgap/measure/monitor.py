@@ -596,6 +596,8 @@ class Monitor:
             hook_seconds: of the hook before the step; the one after it takes a third of that.
         """
         self._samples_this_step = False
+        # Measured: 0.35 to 0.38 with one parameter group, 0.15 with four, 0.5 µs in all. A third of
+        # this share or three times it moves the counted cost by less than two equal runs differ.
         self._step_seconds.append(self._sampled_seconds + 4 / 3 * hook_seconds)
         self._seconds_per_step = sorted(self._step_seconds)[len(self._step_seconds) // 2]
 
