@@ -44,7 +44,11 @@ def error_words(error: BaseException) -> str:
         >>> error_words(KeyError("x")), error_words(TypeError())
         ("KeyError: 'x'", 'TypeError')
     """
-    first_line = next(iter(str(error).strip().splitlines()), "")
+    try:
+        text = str(error)
+    except Exception:  # a fault of its own must not hide which error it is
+        text = "its text cannot be printed"
+    first_line = next(iter(text.strip().splitlines()), "")
     return f"{type(error).__name__}: {first_line[:160]}".rstrip(": ")
 
 
