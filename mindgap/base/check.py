@@ -128,6 +128,28 @@ def whole(name: str, value: Any, *, least: int = 0, most: int | None = None) -> 
     return value
 
 
+def check_signature(name: str, function: Any, rule: str, *arguments: Any) -> None:
+    """Check that a function can be called with these arguments alone; else raise ``RuleError``,
+    which says that the argument ``name`` must be what ``rule`` says. A function that does not show
+    its signature passes.
+
+    Example:
+        >>> check_signature("tau", lambda: 1.0, "a function of the step", 0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: tau must be a function of the step, got <function ...
+    """
+    import inspect
+
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        fail(name, f"must be {rule}", function)
+
+
 def flag(name: str, value: Any) -> bool:
     """Check that the argument ``name`` is True or False, nothing that merely counts as one, and
     return it; else raise ``RuleError``.

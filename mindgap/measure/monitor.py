@@ -20,7 +20,7 @@ from torch import Tensor, is_autocast_enabled
 from mindgap.base.check import between, fail, non_negative, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import first_batches, undisturbed
-from mindgap.base.tensors import robust_norm
+from mindgap.base.tensors import is_one_number, robust_norm
 from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.recorder import (
@@ -297,10 +297,15 @@ class Monitor:
         call ``objective.value``.
 
         Args:
-            loss: a number or a tensor.
+            loss: a number, or a tensor with one element.
             batch: the batch, which ``autopsy`` then uses, or its index.
             name: the batch's index, where ``batch`` is the batch itself.
+
+        Raises:
+            RuleError: the loss is no single number.
         """
+        if not is_one_number(loss):
+            fail("loss", "must be a number or a tensor with one element", loss)
         if batch is None or isinstance(batch, (int, str)):  # no batch, but perhaps its index
             name = batch if name is None else name
             batch = None
