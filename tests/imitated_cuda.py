@@ -792,6 +792,10 @@ def install() -> None:
     _map_autocast()
     _install_kernels()
     Devices().__enter__()
+    from mindgap.base import checked
+
+    # An error of torch passes through frames of this file, which are nobody's own function.
+    checked.OWN_PACKAGES.add(__name__.partition(".")[0])
     Operations().__enter__()
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,14 @@ from bad_inputs_sweep import sweep
 
 from mindgap.advise import examine
 from mindgap.base.check import RuleError
-from mindgap.base.checked import checked_types
+from mindgap.base.checked import (
+    AtLeast,
+    NonNegative,
+    Positive,
+    Share,
+    Vectors,
+    checked_types,
+)
 from mindgap.bilevel import race
 from mindgap.bilevel.data.problem import example_problem
 from mindgap.lab.tasks.models import AWDLSTM
@@ -106,3 +114,30 @@ def test_annotations_are_read_behind_a_decorator_of_another_module() -> None:
     with pytest.raises(RuleError, match=r"model must be a StatefulModel \(with blank, train, tr"):
         entries(Path(), torch.nn.Linear(2, 2))
     assert entries(Path("a"), AWDLSTM(20, width=4, hidden=6)) == 1
+
+
+def test_ranges_are_tested_in_lists_and_beside_other_kinds() -> None:
+    """They were taken for arrays: ``[2.0]`` was refused and ``[array([-1.0])]`` let through."""
+
+    @checked_types
+    def steps(
+        rates: list[Positive],
+        counts: Sequence[Annotated[int, AtLeast(2)]] = (2,),
+        share: Share | str | None = None,
+        least: tuple[NonNegative, Callable[..., Any]] = (0.0, len),
+        vectors: list[Vectors] = [],  # noqa: B006
+    ) -> int:
+        return len(rates)
+
+    assert steps([0.1, 2.0], [2, 3], 0.5, (0.0, len), [np.ones(3)]) == 2
+    assert steps([], (), "auto") == steps([], (), None) == 0
+    for arguments, words in (
+        (([-1.0],), "rates must be a list, each entry a positive and finite number"),
+        (([np.array([-1.0])],), "rates must be a list, each entry a positive"),
+        (([1.0], [1]), "counts must be a sequence, each entry a whole number of at least 2"),
+        (([1.0], [2], 1.0), r"share must be a number in \(0, 1\) or a str or None, got 1.0"),
+        (([1.0], [2], None, (-1.0, len)), r"least must .* \(a finite number that is zero or pos"),
+        (([1.0], [2], None, (0.0, len), [1.0]), "vectors must .* each entry an array of one axis"),
+    ):
+        with pytest.raises(RuleError, match=words):
+            steps(*arguments)

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mindgap.base.check import RuleError
+from mindgap.base.checked import checked
+
 ROOT = Path(__file__).parents[1]
 ON_CUDA = torch.cuda.is_available()
 IMITATED = ON_CUDA and torch.cuda.get_device_name() == "imitated"
@@ -97,6 +100,15 @@ def test_what_waits_for_the_device_is_an_error_in_a_capture():
             x.sum().item()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@on_imitation
+def test_an_error_of_torch_is_no_error_of_a_callers_function():
+    space = {"__name__": "mindgap.made_up"}  # a function of the library, by its globals
+    exec("def eighth(x: object) -> object:\n    return x[7]\n", space)
+    for device in ("cpu", "cuda"):
+        with pytest.raises(RuleError, match="arguments must fit together in eighth"):
+            checked(space["eighth"])(torch.ones(3, device=device))
 
 
 @on_imitation

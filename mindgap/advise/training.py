@@ -98,9 +98,9 @@ def build(factory: Factory, seed: int) -> Problem:
     objective, train, third = problem_parts("problem", call_factory(factory, seed))
     valid = None if isinstance(third, torch.optim.Optimizer) else third
     for name, batches in (("train", train), ("valid", valid)):
-        if batches is not None and (
-            not isinstance(batches, Iterable) or isinstance(batches, Iterator)
-        ):
+        if batches is None and name == "valid":
+            continue
+        if not isinstance(batches, Iterable) or isinstance(batches, Iterator):
             fail(
                 name,
                 "must be batches that can be read more than once (a list or a DataLoader)",
@@ -109,7 +109,13 @@ def build(factory: Factory, seed: int) -> Problem:
     if valid is None and _is_list(train) and len(train) >= 4:
         held_out = max(1, len(train) // 10)
         train, valid = train[: len(train) - held_out], train[len(train) - held_out :]
-    if not any(True for _ in islice(iter(train), 1)):
+    try:
+        iterator = iter(train)
+    except TypeError as error:
+        if "non-iterator" not in str(error):  # an error of the batches themselves
+            raise
+        fail("train", "must be batches that can be iterated over", train)
+    if not any(True for _ in islice(iterator, 1)):
         fail("train", "must hold at least one batch", train)
     return Problem(objective, train, valid)
 
@@ -385,8 +391,7 @@ def train_until(
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor
         optimizer.zero_grad(set_to_none=True)
-        loss = problem.objective.value(batch)
-        loss.backward()
+        loss = _loss_with_gradients(problem.objective, batch)
         optimizer.step()
         losses.append(loss.detach())
         progress.steps += 1
@@ -453,12 +458,24 @@ def timed_steps(
     for batch in islice(batches_from(problem.train, seed, 0), n):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = problem.objective.value(batch)
-        loss.backward()
+        loss = _loss_with_gradients(problem.objective, batch)
         optimizer.step()
         float(loss.detach())  # waits for a GPU
         seconds.append(time.perf_counter() - start)
     return seconds
+
+
+def _loss_with_gradients(objective: Objective, batch: Any) -> Tensor:
+    """The loss on a training batch, whose gradients are added to ``p.grad`` of the parameters.
+
+    Raises:
+        RuleError: the loss does not depend on any parameter.
+    """
+    loss = objective.value(batch)
+    if not loss.requires_grad:
+        fail("loss", "must depend on a parameter that takes a gradient", "a constant in training")
+    loss.backward()
+    return loss
 
 
 def _per_step(ends: list[float], clock: Callable[[], float]) -> float:

@@ -44,7 +44,11 @@ def error_words(error: BaseException) -> str:
         >>> error_words(KeyError("x")), error_words(TypeError())
         ("KeyError: 'x'", 'TypeError')
     """
-    first_line = next(iter(str(error).strip().splitlines()), "")
+    try:
+        text = str(error)
+    except Exception:  # a fault of its own must not hide which error it is
+        text = "its text cannot be printed"
+    first_line = next(iter(text.strip().splitlines()), "")
     return f"{type(error).__name__}: {first_line[:160]}".rstrip(": ")
 
 
@@ -122,6 +126,28 @@ def whole(name: str, value: Any, *, least: int = 0, most: int | None = None) -> 
         limit = f" and at most {most}" if most else ""
         fail(name, f"must be a whole number of at least {least}{limit}", value)
     return value
+
+
+def check_signature(name: str, function: Any, rule: str, *arguments: Any) -> None:
+    """Check that a function can be called with these arguments alone; else raise ``RuleError``,
+    which says that the argument ``name`` must be what ``rule`` says. A function that does not show
+    its signature passes.
+
+    Example:
+        >>> check_signature("tau", lambda: 1.0, "a function of the step", 0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: tau must be a function of the step, got <function ...
+    """
+    import inspect
+
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        fail(name, f"must be {rule}", function)
 
 
 def flag(name: str, value: Any) -> bool:

@@ -115,6 +115,13 @@ _PLAIN: dict[Any, Request] = {
 }
 
 
+#: What the rules that are functions ask for.
+_RULE_WORDS: dict[Rule, str] = {
+    positive: "a positive and finite number",
+    non_negative: "a finite number that is zero or positive",
+}
+
+
 @cache
 def _request(hint: Any) -> Request | None:
     """What a type annotation asks for: a function that tests a value, and what passes the test in
@@ -122,7 +129,9 @@ def _request(hint: Any) -> Request | None:
     """
     # Of ``list[int]``: list and (int,). Without brackets: None and ().
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:  # ``Vectors``: those with a rule are not handed here
+    if origin is Annotated and callable(args[1]):  # an entry of a list, or one kind of several
+        return _ranged_request(args[1])
+    if origin is Annotated:  # ``Vectors``
         return (
             lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0,
             "an array of one axis or more",
@@ -154,6 +163,26 @@ def _request(hint: Any) -> Request | None:
             "a tensor of real numbers",
         )
     return lambda value: isinstance(value, base), f"a {base.__name__}"
+
+
+def _ranged_request(rule: Rule) -> Request:
+    """The request that a value passes the rule of an annotation such as ``Positive``."""
+
+    def fits(value: Any) -> bool:
+        """Whether the rule lets a value pass."""
+        try:
+            rule("value", value)
+        except RuleError:
+            return False
+        return True
+
+    if isinstance(rule, Range):
+        words = f"a number in {rule.ends[0]}{rule.low:g}, {rule.high:g}{rule.ends[1]}"
+    elif isinstance(rule, AtLeast):
+        words = f"a whole number of at least {rule.least}"
+    else:
+        words = _RULE_WORDS.get(rule, "a value that its rule allows")
+    return fits, words
 
 
 def _union_request(hints: tuple[Any, ...]) -> Request | None:
@@ -308,17 +337,21 @@ def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
     return rules
 
 
+#: Packages whose frames in a traceback do not belong to a caller. The tests' imitation of CUDA adds
+#: itself, which stands between torch and everybody.
+OWN_PACKAGES = {"builtins", "numpy", "torch", "scipy", "mindgap", "fractions", "statistics"}
+
+
 def _is_own_error(error: Exception) -> bool:
     """Whether an error arose in our code or in numpy, torch or scipy, and not in a caller's
     function. A class of error of our own says what is wrong already and does not count.
     """
-    own_packages = ("builtins", "numpy", "torch", "scipy", "mindgap", "fractions", "statistics")
     frame, names = error.__traceback__, [type(error).__module__]
     while frame is not None:
         names.append(frame.tb_frame.f_globals.get("__name__", ""))
         frame = frame.tb_next
     return type(error).__module__.partition(".")[0] != "mindgap" and all(
-        n.partition(".")[0] in own_packages for n in names
+        n.partition(".")[0] in OWN_PACKAGES for n in names
     )
 
 

@@ -54,6 +54,8 @@ class Objective:
             fail("loss", "must return a tensor with one element", shape)
         if value.is_complex():
             fail("loss", "must be a real number", value.dtype)
+        if value.layout is not torch.strided:
+            fail("loss", "must be a dense tensor", value.layout)
         return value.reshape(())
 
     def value_and_grad(self, batch: Any) -> tuple[Tensor, list[Tensor]]:

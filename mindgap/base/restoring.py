@@ -262,5 +262,11 @@ def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:
     if not hasattr(batches, "__iter__") or (isinstance(batches, Tensor) and batches.ndim == 0):
         fail("batches", "must be an iterable of batches", batches)
     with undisturbed(model, batches):
-        drawn = list(islice(iter(batches), limit))
+        try:
+            iterator = iter(batches)
+        except TypeError as error:
+            if "non-iterator" not in str(error):  # an error of the batches themselves
+                raise
+            fail("batches", "must be an iterable of batches", batches)
+        drawn = list(islice(iterator, limit))
     return drawn or fail("batches", "must give at least one batch", batches)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,6 +46,22 @@ def euclidean_norm(tensors: Sequence[Tensor]) -> float:
         5.0
     """
     return math.sqrt(sum(float(as_real(t.detach()).double().square().sum()) for t in tensors))
+
+
+def is_one_number(value: Any) -> bool:
+    """Whether a value stands for one real number, finite or not: a number, or a tensor or an array
+    with one entry.
+
+    Example:
+        >>> is_one_number(2), is_one_number(torch.ones(1)), is_one_number(torch.ones(2))
+        (True, True, False)
+    """
+    if isinstance(value, Tensor):
+        readable = value.layout is torch.strided and not value.is_meta
+        return readable and value.numel() == 1 and not value.is_complex()
+    if isinstance(value, np.ndarray):
+        return value.size == 1 and value.dtype.kind in "fiub"
+    return isinstance(value, Real)
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:

@@ -395,6 +395,20 @@ def samples_in(batch: Any) -> int:
     return int(first.shape[0]) if first is not None and first.ndim else 1
 
 
+def _dense_parts(batch: Any) -> Iterator[Tensor]:
+    """Every tensor of a batch; of a sparse one the tensors that hold its places and values."""
+    for tensor in tensors_in(batch):
+        if tensor.layout is torch.sparse_coo:
+            coalesced = tensor.detach().coalesce()
+            yield from (coalesced.indices(), coalesced.values())
+        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+        elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+        else:
+            yield tensor
+
+
 def fingerprint(batch: Any) -> int:
     """A checksum of the numbers in a batch's tensors, to notice a loader that gives other batches
     in the next pass; of an empty or a meta tensor the shape counts. On a GPU it is another number
@@ -407,7 +421,7 @@ def fingerprint(batch: Any) -> int:
         False
     """
     checksum = 0
-    for tensor in tensors_in(batch):
+    for tensor in _dense_parts(batch):
         flat = tensor.detach().contiguous().reshape(-1)
         data: Any
         if flat.is_meta or flat.numel() == 0:

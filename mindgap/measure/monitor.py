@@ -20,7 +20,7 @@ from torch import Tensor, is_autocast_enabled
 from mindgap.base.check import between, fail, non_negative, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import first_batches, undisturbed
-from mindgap.base.tensors import robust_norm
+from mindgap.base.tensors import is_one_number, robust_norm
 from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.recorder import (
@@ -297,10 +297,15 @@ class Monitor:
         call ``objective.value``.
 
         Args:
-            loss: a number or a tensor.
+            loss: a number, or a tensor with one element.
             batch: the batch, which ``autopsy`` then uses, or its index.
             name: the batch's index, where ``batch`` is the batch itself.
+
+        Raises:
+            RuleError: the loss is no single number.
         """
+        if not is_one_number(loss):
+            fail("loss", "must be a number or a tensor with one element", loss)
         if batch is None or isinstance(batch, (int, str)):  # no batch, but perhaps its index
             name = batch if name is None else name
             batch = None
@@ -596,6 +601,8 @@ class Monitor:
             hook_seconds: of the hook before the step; the one after it takes a third of that.
         """
         self._samples_this_step = False
+        # Measured: 0.35 to 0.38 with one parameter group, 0.15 with four, 0.5 µs in all. A third of
+        # this share or three times it moves the counted cost by less than two equal runs differ.
         self._step_seconds.append(self._sampled_seconds + 4 / 3 * hook_seconds)
         self._seconds_per_step = sorted(self._step_seconds)[len(self._step_seconds) // 2]
 

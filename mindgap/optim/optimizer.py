@@ -41,6 +41,7 @@ from mindgap.optim.settings import (
     Nonfinite,
     Options as Options,
     SpikeGuard,
+    check_rate,
 )
 from mindgap.optim.sides import judge_, judge_number_
 from mindgap.optim.trial import objection
@@ -237,9 +238,15 @@ class RuleOptimizer(Optimizer, ABC):
         """
         loss = None
         if closure is not None:
+            if not callable(closure):
+                fail("closure", "must be a function", closure)
             with torch.enable_grad():
                 loss = closure()
         compiling = torch.compiler.is_compiling()
+        if not compiling:
+            for group in self.param_groups:  # a schedule may have set anything
+                if type(group["lr"]) is not float:
+                    check_rate(group["lr"])
         if compiling or self._everyone is not None or not self._fused_step():
             with torch.no_grad():
                 # None: the step is skipped. An empty list: no gradient in this process, whose part
@@ -250,7 +257,7 @@ class RuleOptimizer(Optimizer, ABC):
                     self._sample_share()
                     if self._project is not None:
                         owners = [p for batch in batches for p in batch.owners]
-                        self._project(
+                        self._project_in_place(
                             [torch.view_as_real(p) if p.is_complex() else p for p in owners]
                         )
         return loss
@@ -287,8 +294,21 @@ class RuleOptimizer(Optimizer, ABC):
         if self._project is not None and not outcome.skipped:
             owners = [p for group in self.param_groups for p in group["params"]]
             with torch.no_grad():
-                self._project([p for p in owners if p.grad is not None])
+                self._project_in_place([p for p in owners if p.grad is not None])
         return True
+
+    def _project_in_place(self, tensors: list[Tensor]) -> None:
+        """Let the user's projection change the tensors. One that returns new tensors in their place
+        changed nothing, and is refused.
+        """
+        assert self._project is not None
+        returned: Any = self._project(tensors)
+        if (
+            isinstance(returned, (list, tuple))
+            and len(returned) == len(tensors)
+            and any(isinstance(new, Tensor) and new is not p for new, p in zip(returned, tensors))
+        ):
+            fail("project", "must change the tensors in place", f"{len(returned)} new tensors")
 
     def _report_outcome(self, outcome: Outcome) -> None:
         """Add what a fused step did to the report. Where the step took no norm, take one here at

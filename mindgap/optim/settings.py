@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, Literal, TypedDict, get_args
 
 import torch
@@ -97,6 +98,18 @@ def check_lr(lr: Any, *, zero: bool = True) -> None:
             return
         lr = float(lr)
     (non_negative if zero else positive)("lr", lr)
+
+
+def check_rate(lr: Any) -> None:
+    """Check the kind of a step size that a running optimizer finds in a group: a real number, or a
+    real tensor with one element, whose value is not looked at.
+    """
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1 or not lr.is_floating_point():
+            shape = tuple(lr.shape) if lr.numel() != 1 else lr.dtype
+            fail("lr", "must have one real element when it is a tensor", shape)
+    elif not isinstance(lr, Real):
+        fail("lr", "must be a number", lr)
 
 
 def check_common(group: dict[str, Any]) -> None:

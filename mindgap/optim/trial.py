@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mindgap.base.tensors import robust_norm
+from mindgap.optim.sides import KNOWN, LARGE, entries_of, memories_of
+
 #: Kinds of devices whose kernels are tried: their code is made by whatever compiler and driver is
 #: found there.
 TRIED = {"cuda"}
@@ -19,6 +22,8 @@ SIZES = (7, 2051, 1, 1024)
 STEPS, LR = 3, 0.1
 #: Largest difference between the two forms, as a share of the largest parameter.
 TOLERANCE, TOLERANCE_16_BIT = 1e-4, 2e-2
+#: Norm of a large gradient over the norms before it, with ``clip="noise"``.
+_FORMER = 2 * LARGE
 #: What was found, by rule, policy, device and dtypes: None where the forms agree, else the
 #: difference.
 _FOUND: dict[tuple[Any, ...], str | None] = {}
@@ -64,26 +69,40 @@ def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype:
     None where they agree.
 
     Both forms take ``STEPS`` steps with equal random gradients. They agree if no parameter differs
-    by more than the tolerance, as a share of the largest one.
+    by more than the tolerance, as a share of the largest one. With ``clip="noise"`` there is a step
+    more, two of the gradients are large, the judge remembers a past, and its memories must agree
+    as well.
     """
     generator = torch.Generator().manual_seed(0)  # its own, so that nobody's random numbers change
+    judges = optimizer._norm_clip == "noise"
     draws = [
-        [torch.randn(n, generator=generator, device="cpu") for n in SIZES] for _ in range(STEPS + 1)
+        [torch.randn(n, generator=generator, device="cpu") for n in SIZES]
+        for _ in range(1 + STEPS + judges)
     ]
-    #: Whether the form is the fused one -> all parameters after the steps, as one vector.
-    ends: dict[bool, Tensor] = {}
+    if judges:  # the second gradient is large, the third as large and opposite
+        draws[1] = [small / _FORMER for small in draws[1]]
+        draws[3] = [0.3 * new - old for new, old in zip(draws[3], draws[2])]
+        draws[4] = [small / _FORMER for small in draws[4]]
+    #: Whether the form is the fused one -> after the steps all parameters as one vector, and what
+    #: the judge remembers.
+    ends: dict[bool, list[Tensor]] = {}
     # draws[0] is where the parameters start, the others are their gradients.
     for fused in (True, False):
         params = [torch.nn.Parameter(t.to(device, dtype, copy=True)) for t in draws[0]]
         try:
             twin = _twin(optimizer, group, params, fused)
-            for grads in draws[1:]:
+            for step, grads in enumerate(draws[1:]):
                 for p, g in zip(params, grads):
                     if grad_dtype != dtype:
                         p.grad_dtype = grad_dtype
                     p.grad = g.to(device, grad_dtype)
+                if judges and step == 1:
+                    _remember(twin, params)
                 twin._plain_step()
-            ends[fused] = torch.cat([p.detach().double().cpu() for p in params])
+            ends[fused] = [torch.cat([p.detach().double().cpu() for p in params])]
+            if judges:
+                _, evidence, sides = memories_of(twin.param_groups, params[0].device)
+                ends[fused] += [evidence.cpu(), sides.cpu()]
         except Exception as error:
             if not fused:
                 raise
@@ -91,12 +110,28 @@ def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype:
                 f"the fused kernels fail with {compiler()} ({type(error).__name__}: "
                 f"{str(error)[:300]})"
             )
-    relative_error = float(
-        ((ends[True] - ends[False]).abs() / ends[False].abs().max()).nan_to_num(torch.inf).max()
+    relative_error = max(
+        float(((ours - theirs).abs() / theirs.abs().max()).nan_to_num(torch.inf).max())
+        for ours, theirs in zip(ends[True], ends[False])
     )
     if relative_error <= (TOLERANCE_16_BIT if dtype.itemsize < 4 else TOLERANCE):
         return None
     return f"the fused kernels differ from it by a share of {relative_error:.2g} with {compiler()}"
+
+
+def _remember(twin: Any, params: Sequence[Tensor]) -> None:
+    """Let a trial's copy with ``clip="noise"`` remember norms that make its present gradient a
+    large one, and the direction of that gradient.
+
+    So the rule is off after a step that agrees with that direction, and on after one that points to
+    the other side. The norms are fewer than a guard against spikes needs, which would take the
+    large gradients before they are judged.
+    """
+    window, _, sides = memories_of(twin.param_groups, params[0].device)
+    norm = robust_norm([p.grad for p in params if p.grad is not None], wide=True)
+    count = KNOWN + 2
+    window[-count:] = norm / _FORMER * torch.linspace(0.5, 1.5, count).to(window)
+    sides.copy_(entries_of(twin.param_groups, params[0].device) / norm)
 
 
 def _twin(optimizer: Any, group: dict[str, Any], params: Sequence[Tensor], fused: bool) -> Any:

@@ -198,3 +198,40 @@ def test_a_mistake_of_the_user_is_told_in_a_sentence(name: str) -> None:
 def test_what_breaks_a_rule_is_refused_by_its_name(parts: dict[str, Any]) -> None:
     with pytest.raises(RuleError, match=next(iter(parts))):
         examine(lambda: _plain(**parts))
+
+
+def _raising_at(call: int, error: BaseException, lr: float) -> tuple[Callable[[], Any], list[int]]:
+    """A function that builds a training and raises an error at one call; and its number of calls
+    so far, as a list of one.
+    """
+    calls = [0]
+
+    def problem() -> dict[str, Any]:
+        calls[0] += 1
+        if calls[0] == call:
+            raise error
+        parts = _plain()
+        parts["optimizer"].param_groups[0]["lr"] = lr
+        return parts
+
+    return problem, calls
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), SystemExit(3)], ids=["os", "exit"])
+@pytest.mark.parametrize("lr", [0.05, 1e4])
+def test_an_error_at_any_call_of_the_users_function_is_told(
+    lr: float, error: BaseException
+) -> None:
+    problem, calls = _raising_at(0, error, lr)
+    examine(problem, seconds=20)
+    notes: list[str] = []
+    for call in range(1, calls[0] + 1):
+        answer = examine(_raising_at(call, error, lr)[0], seconds=20)
+        words = f"{type(error).__name__}: {error}"
+        if answer.facts.get("raised"):
+            subject = "your function" if call == 1 else "your function, called again,"
+            assert f"Cannot tell, because {subject} raises {words}" in answer.sentence
+        else:
+            assert words in str(answer.notes), call
+            notes += answer.notes
+    assert f"the comparison with a plain network could not be read ({words})" in notes

@@ -27,6 +27,7 @@ from mindgap.optim import (
     GClip,
     NormalizedSGD,
     StochasticINGD as AnyStochasticINGD,
+    sides,
 )
 from mindgap.rules.schedule import unit_draw
 
@@ -333,8 +334,10 @@ def forms():
 
 def check_forms(device, steps=32, only=None):
     """Every form under every policy, with a spike, a NaN and a missing gradient: fused equals
-    the plain loop.
+    the plain loop. With ``clip="noise"`` some gradients are large in one direction: the first one
+    cannot be judged, the second agrees with it, the third differs, and the rule is on from there.
     """
+    signs = {12: 1.0, 14: 1.0, 16: -1.0, 18: 1.0}  # step -> side of a large gradient
     policies = (
         {"nonfinite": "skip"},
         {"nonfinite": "skip", "spike_guard": "clip"},
@@ -353,6 +356,8 @@ def check_forms(device, steps=32, only=None):
             size = sum(p.numel() for p in worlds[0][0])
             for k in range(steps):
                 vector = rng.normal(size=size) * (1e4 if k == 25 else rng.uniform(0.5, 1.5))
+                if name == "adamw noise" and k in signs:
+                    vector = 3.0 * vector + (12.0 if k == 14 else 7.0) * signs[k]
                 if k == 27:
                     vector[5] = np.nan
                 for params, optimizer in worlds:
@@ -384,6 +389,8 @@ def check_forms(device, steps=32, only=None):
                         )
                         if key != "step":
                             mine.copy_(other)
+            if name == "adamw noise" and steps > max(signs):
+                check_judge(first, second, spike_is_judged="spike_guard" not in policy)
             reports = [optimizer.report() for _, optimizer in worlds]
             assert used >= steps - 2, f"{name}: the fused form was used in {used} of {steps} steps"
             assert reports[0].skipped == reports[1].skipped, (name, reports)
@@ -392,6 +399,19 @@ def check_forms(device, steps=32, only=None):
             spikes = [[(s.step, round(s.norm, -2)) for s in r.spikes] for r in reports]
             assert spikes[0] == spikes[1], (name, spikes)
             assert bool(spikes[0]) == ("spike_guard" in policy), (name, policy, reports[0])
+
+
+def check_judge(fused, plain, *, spike_is_judged):
+    """Both have judged the large gradients of ``check_forms``, the rule is on, and they remember
+    the same.
+    """
+    evidence, since, _, judged, *_ = fused.param_groups[0]["evidence"].tolist()
+    assert judged == 3 + spike_is_judged
+    assert evidence <= sides.NOISE
+    assert since < sides.STAY
+    for name in ("evidence", "sides"):
+        mine, other = (optimizer.param_groups[0][name].cpu() for optimizer in (fused, plain))
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def check_stochastic_decay(device):

@@ -22,7 +22,7 @@ from cases.captured import graph_of
 from optim import fused_checks as checks, fused_memory, fused_sequences
 
 from mindgap.base.check import RuleError
-from mindgap.optim import ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
+from mindgap.optim import ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD, trial
 
 # Settings that have kernels.
 ACClip = partial(ACClip, eps=1e-5, weight_decay=1e-5, bias_correction=False, clip=None)
@@ -58,6 +58,23 @@ def test_settings_and_moving_tensors():
 
 def test_forms_and_policies():
     checks.check_forms("cuda")
+
+
+def test_the_trial_of_the_kernels_reaches_what_is_judged():
+    rows, twin_of = [], trial._twin
+    trial._FOUND.clear()
+    trial._twin = lambda *arguments: rows.append(twin_of(*arguments)) or rows[-1]
+    try:
+        p = torch.nn.Parameter(torch.ones(9, device="cuda"))
+        p.grad = torch.ones_like(p)
+        AdamW([p], clip="noise", fused=True).step()
+    finally:
+        trial._twin = twin_of
+    for twin in rows:  # the fused form and the foreach form
+        evidence, _, _, judged, *_ = twin.param_groups[0]["evidence"].tolist()
+        assert judged == 2
+        assert evidence < 1.0
+    assert [bool(twin.param_groups[0]["fused"]) for twin in rows] == [True, False]
 
 
 def test_what_may_happen_between_two_steps():

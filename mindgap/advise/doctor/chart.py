@@ -224,7 +224,7 @@ class Chart:
         """
         try:
             return reading()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.notes.append(f"{subject} could not be read ({error_words(error)[:120]})")
             return None
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.advise.doctor.patient import MOST_VALID, Patient
+from mindgap.base.check import error_words, fail
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import undisturbed
 from mindgap.base.tensors import flatten
@@ -47,6 +48,7 @@ class Course:
     weight_growth: dict[str, float] = field(default_factory=dict)
     error: BaseException | None = None  # what the user's code raised
     error_step: int = -1
+    held_out_error: str = ""  # what the last held-out loss raised, in words
     broke_at: int = -1  # step of the first loss or weight that is not finite; -1: none
     state_before_break: dict[str, Tensor] | None = None  # the model's, before that step
     updates: int = 0  # calls of optimizer.step
@@ -149,7 +151,11 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
     """
     course = Course()
     if patient.step is None:
-        patient.model.train()
+        try:
+            patient.model.train()
+        except (Exception, SystemExit) as error:
+            course.error, course.error_step = error, 0
+            return course
     observer = _Observer(patient, course) if watch else None
     held_out_steps = {0, steps // 10, steps // 4, steps // 2, 3 * steps // 4}
     with warnings.catch_warnings():
@@ -159,7 +165,7 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
                 _note_held_out_loss(course, patient, step)
             try:
                 loss = _follow_step(patient, step, course, observer)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 course.error, course.error_step = error, step
                 break
             if math.isfinite(loss):
@@ -184,13 +190,13 @@ def _follow_step(patient: Patient, step: int, course: Course, observer: _Observe
     scheduler = patient.scheduler
     if observer is not None:
         observer.before(step, batch)
-    course.rates.append(float(patient.optimizer.param_groups[0]["lr"]))
+    course.rates.append(_learning_rate(patient.optimizer))
     epoch_before = getattr(scheduler, "last_epoch", None)
     loss = _take_step(patient, batch, step, course)
     course.losses.append(loss)
     if observer is not None:
         observer.after(step)
-    if scheduler is not None and scheduler.last_epoch == epoch_before:
+    if scheduler is not None and getattr(scheduler, "last_epoch", None) == epoch_before:
         try:
             scheduler.step()
         except TypeError:  # ReduceLROnPlateau wants the loss
@@ -199,11 +205,31 @@ def _follow_step(patient: Patient, step: int, course: Course, observer: _Observe
 
 
 def _note_held_out_loss(course: Course, patient: Patient, step: int) -> None:
-    """Append the step and the held-out loss to the course; infinity where the loss raises."""
+    """Append the step and the held-out loss to the course; infinity where the loss raises, with
+    the error in words.
+    """
+    course.held_out_error = ""
     try:
         course.held_out_losses.append((step, held_out_loss(patient)))
-    except Exception:
+    except (Exception, SystemExit) as error:
         course.held_out_losses.append((step, math.inf))
+        course.held_out_error = error_words(error)
+
+
+def _learning_rate(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate of the first group.
+
+    Raises:
+        RuleError: it is no finite number.
+    """
+    value = optimizer.param_groups[0]["lr"]
+    try:
+        rate = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, RuntimeError):  # a list, None, a tensor of several numbers
+        rate = math.nan
+    if not math.isfinite(rate):
+        fail("lr", "must be a finite number in the optimizer's groups", value)
+    return rate
 
 
 def _take_step(patient: Patient, batch: Any, step: int, course: Course) -> float:
@@ -238,12 +264,18 @@ def _user_step(patient: Patient, batch: Any) -> float:
     """
     assert patient.step is not None
     returned = patient.step(batch)
-    if isinstance(returned, Tensor):
+    if isinstance(returned, Tensor) and _is_readable(returned):
         return float(returned.detach().double().mean())
     if isinstance(returned, (int, float)):
         return float(returned)
     with torch.no_grad(), undisturbed(patient.model):
         return float(patient.value(batch))
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    """Whether a tensor holds real numbers, one or more, whose mean can be taken."""
+    strided = tensor.layout is torch.strided and not tensor.is_meta
+    return strided and tensor.numel() > 0 and not tensor.is_complex()
 
 
 def _clip_gradients(patient: Patient, limit: float, course: Course) -> None:
@@ -320,7 +352,7 @@ class _Observer:
         if len(self.comparisons) < COMPARED and step < LAST_COMPARED:
             try:
                 self.fresh_gradients.append(gradient(self.patient, batch))
-            except Exception:
+            except (Exception, SystemExit):
                 self.fresh_gradients.append([])
         if step < 3 or step % 8 == 0:
             self.values_before = {n: p.detach().clone() for n, p in self.parameters.items()}
@@ -344,6 +376,8 @@ class _Observer:
         self.course.norms.append(norm(list(grads.values())))
         fresh, self.fresh_gradients = self.fresh_gradients, []
         if not fresh or not all(fresh) or not grads:  # an empty list: the fresh one is unknown
+            return
+        if any(len(each) != len(trainable) for each in fresh):  # a model that changes its tensors
             return
         used = _flatten(grads.values())
         fresh_sum = torch.stack([_flatten(each[i] for i in grads) for each in fresh]).sum(0)

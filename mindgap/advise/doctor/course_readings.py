@@ -30,6 +30,7 @@ from mindgap.advise.doctor.course import (
 from mindgap.advise.doctor.model_readings import names_in_words, place_in_words, read_activations
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair
+from mindgap.base.check import error_words
 from mindgap.base.restoring import undisturbed
 from mindgap.measure.tracing import traced
 
@@ -242,11 +243,15 @@ def read_error(chart: Chart, course: Course) -> None:
     """Find what the error that the user's code raised tells by its text: a loss without a graph, a
     label outside the classes, or batch norm on a batch of one sample. Other errors tell nothing.
     """
-    text = str(course.error)
+    if course.error is None:
+        return
+    text = error_words(course.error)
     if "does not require grad" in text or "does not have a grad_fn" in text:
         chart.find("no_graph", 1.0, "The loss does not depend on any parameter by a graph.")
     elif "Target " in text and "out of bounds" in text:
-        chart.find("labels_outside", 1.0, f"The loss refuses a label: {text.splitlines()[0][:80]}.")
+        chart.find(
+            "labels_outside", 1.0, f"The loss refuses a label: {text.partition(': ')[2][:80]}."
+        )
     elif "more than 1 value per channel" in text:
         chart.find("batch_of_one", 1.0, "Batch norm refuses batches of one sample.")
 

@@ -99,7 +99,7 @@ class CureTrials:
             cure.apply(patient, self.chart, variant)
         except RuleError:
             return None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.chart.notes.append(f"the cure '{cure_key}' failed ({error_words(error)})")
             return None
         course = follow(patient, self.steps)
@@ -127,7 +127,7 @@ class CureTrials:
         )
         try:
             return held_out_loss(judged, cured.valid or cured.train)
-        except Exception:
+        except (Exception, SystemExit):
             return math.inf
 
     def _helps(self, before: float, after: float, *, proven: bool) -> bool:

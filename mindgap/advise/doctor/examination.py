@@ -58,7 +58,7 @@ from mindgap.advise.doctor.model_readings import (
     weight_of,
 )
 from mindgap.advise.doctor.page import Examination, Trial
-from mindgap.advise.doctor.patient import Admission, Patient
+from mindgap.advise.doctor.patient import Admission, BatchesError, Patient
 from mindgap.advise.training import Factory, untouched_randomness
 from mindgap.base.batches import pair
 from mindgap.base.check import RuleError, error_words, fail, positive, whole
@@ -198,7 +198,9 @@ class _Doctor:
             self.say("training as you do")
             trained, course = self._first_run()
             self._read_first_run(trained, course)
-            self._compare_with_plain_network()
+            self.chart.attempt(
+                "the comparison with a plain network", self._compare_with_plain_network
+            )
         except _CannotTell as stop:
             self.chart.facts.raised = stop.raised
             return self._answering().cannot_tell(stop.reason, [], stop.losses)
@@ -213,12 +215,7 @@ class _Doctor:
         Raises:
             _CannotTell: the user's function raises an error, or there is nothing to train.
         """
-        try:
-            first = self.admission.fresh()
-        except RuleError:
-            raise
-        except (Exception, SystemExit) as error:  # the user's own code
-            raise _CannotTell(f"your function raises {error_words(error)}") from error
+        first = self._fresh_copy("your function")
         if not first.named_parameters and not list(unregistered(first.model)):
             raise _CannotTell("your model has no parameters to train", raised=False)
         self.clock = _Clock()  # torch's own imports and the user's data are not ours
@@ -226,6 +223,24 @@ class _Doctor:
             name: value.detach().clone() for name, value in first.model.state_dict().items()
         }
         return first
+
+    def _fresh_copy(self, subject: str = "your function, called again,") -> Patient:
+        """Build the user's training and return it.
+
+        Args:
+            subject: of the reason's sentence where the user's function raises.
+
+        Raises:
+            _CannotTell: the user's function raises an error.
+        """
+        try:
+            return self.admission.fresh()
+        except RuleError:
+            raise
+        except BatchesError as error:
+            raise _CannotTell(f"your batches '{error.name}' raise {error}") from error
+        except (Exception, SystemExit) as error:  # the user's own code
+            raise _CannotTell(f"{subject} raises {error_words(error)}") from error
 
     def _check_loss(self, first: Patient) -> None:
         """Call the loss on the first batch and on the validation batches. An error on the first
@@ -239,19 +254,29 @@ class _Doctor:
                 first.value(first.train[0])
         except RuleError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             read_error(self.chart, Course(error=error))
             if not self.chart.findings:
                 reason = f"the loss raises {error_words(error)} on the first batch"
                 raise _CannotTell(reason) from error
         if "valid" in first.given and first.valid:
             try:
-                held_out_loss(first)
+                valid_loss = held_out_loss(first)
             except RuleError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = f"the loss raises {error_words(error)} on your validation batches"
                 raise _CannotTell(reason) from error
+            train_loss = self.chart.attempt(
+                "the first loss", lambda: held_out_loss(first, first.train)
+            )
+            train_is_finite = train_loss is not None and math.isfinite(train_loss)
+            if not math.isfinite(valid_loss) and train_is_finite:
+                reason = (
+                    "before training the loss on your validation batches is not finite, and on "
+                    f"your training batches it is {train_loss:.3g}"
+                )
+                raise _CannotTell(reason, raised=False)
 
     def _read_start(self, first: Patient) -> None:
         """Make all readings that need no training, also those of causes with a file of their own,
@@ -280,10 +305,13 @@ class _Doctor:
         """Train as the user does, for as many steps as a fifth of the time allows, and return the
         trained copy and its course. The number of steps becomes ``self.steps``, the length of every
         later run, and a fact. It follows from the time of four steps after two others.
+
+        Raises:
+            _CannotTell: the user's function raises an error when it is called again.
         """
-        warming_up = self.admission.fresh()
+        warming_up = self._fresh_copy()
         follow(warming_up, 2)  # libraries are loaded, kernels compiled
-        timed = warming_up if warming_up.step is None else self.admission.fresh()
+        timed = warming_up if warming_up.step is None else self._fresh_copy()
         clock = _Clock()
         follow(timed, 4)
         seconds_per_step = clock.elapsed() / 4
@@ -291,7 +319,7 @@ class _Doctor:
         fewest = FEWEST if seconds_per_step < 0.1 else FEWEST_SLOW
         self.steps = max(fewest, min(STEPS, affordable))
         self.chart.facts.steps = self.steps
-        trained = self.admission.fresh()
+        trained = self._fresh_copy()
         return trained, follow(trained, self.steps, watch=True)
 
     def _read_first_run(self, trained: Patient, course: Course) -> None:
@@ -306,7 +334,10 @@ class _Doctor:
             read_error(chart, course)
             if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
                 reason = f"your code raises {error_words(course.error)} at step {course.error_step}"
+                if isinstance(course.error, RuleError):  # what it returns breaks a rule of ours
+                    reason = f"{course.error}, at step {course.error_step}"
                 raise _CannotTell(reason, course.losses)
+        self._check_returned_losses(trained, course)
         # The least progress that there is, unless ``read_curve`` notes another one.
         chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
@@ -320,6 +351,25 @@ class _Doctor:
         if course.broke_at >= 0:
             chart.attempt("the break", lambda: read_break(chart, self.admission.fresh(), course))
         chart.attempt("the step", lambda: read_step(chart, self.admission.fresh()))
+
+    def _check_returned_losses(self, trained: Patient, course: Course) -> None:
+        """Refuse losses that the user's own step returns and that are never finite, where the
+        user's loss is: they say nothing about the training.
+
+        Raises:
+            _CannotTell: no loss that the step returned is finite, and the loss on the first batch
+                is.
+        """
+        if trained.step is None or any(map(math.isfinite, course.losses)):
+            return
+        batch = trained.train[:1]
+        loss = self.chart.attempt("the loss after training", lambda: held_out_loss(trained, batch))
+        if course.losses and loss is not None and math.isfinite(loss):
+            reason = (
+                f"your step returns {course.losses[0]:g} where your loss is {loss:.3g}; let it "
+                "return the loss of its batch or None"
+            )
+            raise _CannotTell(reason, course.losses, raised=False)
 
     # Controls.
 
@@ -589,6 +639,9 @@ class _Doctor:
         facts = self.chart.facts
         start, final, constant = facts.start, facts.final, facts.trivial
         fell = f"the loss fell from {start:.3g} to {final:.3g} in {self.steps} steps"
+        if course.held_out_error:
+            reason = f"in evaluation mode the loss raises {course.held_out_error}"
+            return self._answering().cannot_tell(reason, ranked, course.losses)
         if constant is None:
             if math.isfinite(final) and final < start - 0.05 * abs(start):
                 reason = f"{fell} (no constant answer to compare with)"

@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from mindgap.advise.training import Factory, call_factory
 from mindgap.base.batches import pair
-from mindgap.base.check import fail
+from mindgap.base.check import error_words, fail
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import seed_everything
 from mindgap.base.rng import stream_seed
@@ -26,6 +26,19 @@ from mindgap.base.rng import stream_seed
 MOST_BATCHES, MOST_VALID = 400, 8
 #: Names of a mapping that ``problem`` may return.
 PARTS = ("model", "loss", "train", "valid", "optimizer", "scheduler", "step")
+
+
+class BatchesError(Exception):
+    """The user's batches raised an error when they were read; its text is that error in words.
+
+    Args:
+        name: the part of :data:`PARTS` that was read.
+        error: what it raised.
+    """
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        super().__init__(error_words(error))
+        self.name = name
 
 
 @dataclass
@@ -131,6 +144,14 @@ def _read_parts(returned: Any) -> Patient:
         optimizer = torch.optim.AdamW(trainable or [torch.zeros(1)], lr=1e-3)
     elif not isinstance(optimizer, torch.optim.Optimizer):
         fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
+    elif not optimizer.param_groups or any("lr" not in group for group in optimizer.param_groups):
+        names = [sorted(group) for group in optimizer.param_groups or ()]
+        fail("optimizer", "must have groups with a learning rate lr", names)
+    scheduler = parts.get("scheduler")
+    if scheduler is not None and (
+        isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None))
+    ):
+        fail("scheduler", "must be an object with a method step", scheduler)
     step = parts.get("step")
     if step is not None and not callable(step):
         fail("step", "must be a function of one batch that trains on it", step)
@@ -140,7 +161,7 @@ def _read_parts(returned: Any) -> Patient:
         [train[i] for i in numbers],
         valid,
         optimizer,
-        parts.get("scheduler"),
+        scheduler,
         step,
         given,
         numbers=numbers,
@@ -199,10 +220,21 @@ def _loss_of_batches(loss: Any) -> Any:
 
 
 def _largest_entry(batch: Any) -> float:
-    """Largest absolute number of a batch; infinite where one is not finite."""
-    parts = [part for part in pair(batch) if part is not None and part.is_floating_point()]
-    peaks = [float(part.detach().abs().max()) for part in parts if part.numel()]
+    """Largest absolute number of a batch; infinite where one is not finite. Sparse, quantized and
+    nested tensors and those without memory are not read.
+    """
+    parts = [
+        part
+        for part in pair(batch)
+        if part is not None and part.is_floating_point() and _is_dense(part) and part.numel()
+    ]
+    peaks = [float(part.detach().abs().max()) for part in parts]
     return max((peak if math.isfinite(peak) else math.inf for peak in peaks), default=0.0)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers lie in memory, each at its own place."""
+    return tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
 
 
 def _part_name(part: Any) -> str:
@@ -224,4 +256,7 @@ def _list_batches(name: str, batches: Any) -> list[Any]:
             "must be batches that can be read more than once (a list or a DataLoader)",
             type(batches).__name__,
         )
-    return list(islice(iter(batches), MOST_BATCHES))
+    try:
+        return list(islice(iter(batches), MOST_BATCHES))
+    except (Exception, SystemExit) as error:  # of the user's data
+        raise BatchesError(name, error) from error

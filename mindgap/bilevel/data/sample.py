@@ -143,6 +143,9 @@ def _with_count(data: Batch) -> tuple[Any, bool, int]:
     if not lengths:
         rule = "must be tensors, a map-style dataset, a DataLoader or a Stream"
         fail("data", rule, type(data).__name__)
+    layouts = [t.layout for t in leaves if t.layout is not torch.strided]
+    if layouts:
+        fail("data", "must be dense tensors", layouts[0])
     if len(lengths) > 1:
         fail("data", "must have one leading axis of equal length in all its tensors", lengths)
     return data, bool(leaves), lengths[0]

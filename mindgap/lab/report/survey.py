@@ -198,7 +198,7 @@ def _variance(data: dict[str, Any]) -> dict[str, Any]:
     band = {"x": x, "y": _axis("low", "empirical variance", log=True), "y2": {"field": "high"}}
     line = {"x": x, "y": _axis("running", "empirical variance", log=True)}
     return {
-        "data": {"values": _finite_rows(data, ("sizes", "running", "low", "median", "high"))},
+        "data": {"values": _finite_rows(data, ("sizes", "running", "low", "high"))},
         "layer": [
             {"mark": {"type": "area", "color": _BLUE, "opacity": 0.15}, "encoding": band},
             {"mark": {"type": "line", "color": _BLUE}, "encoding": line},
@@ -210,7 +210,7 @@ def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
     """The chart of local smoothness against the gradient norm, one point per reading; readings that
     are not positive cannot stand on its logarithmic axes and are left out.
     """
-    rows = _finite_rows(data, ("gradient_norm", "smoothness", "noise_floor"))
+    rows = _finite_rows(data, ("gradient_norm", "smoothness"))
     rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
     return {
         "data": {"values": rows},

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mindgap.base.check import fail
 from mindgap.base.checked import check_arguments
 from mindgap.measure.captured import CapturedGradient
 
@@ -44,9 +45,9 @@ class ControlVariate:
     ) -> None:
         self._model, self._loss, self._autocast = model, loss, autocast
         self._snapshot = deepcopy(model)
-        # The mean of the batches' gradients at the snapshot, one tensor per parameter.
-        self._mean = [torch.zeros_like(p) for p in self._snapshot.parameters()]
-        # At the snapshot; None before the first call.
+        # The mean of the batches' gradients at the snapshot, one tensor per trained parameter.
+        self._mean = [torch.zeros_like(p) for p in _trained(self._snapshot)]
+        # At the snapshot; None before the first call of ``refresh``.
         self._gradient: CapturedGradient | None = None
 
     def refresh(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
@@ -55,7 +56,9 @@ class ControlVariate:
         Both are written in place. The batches have one shape; the gradient is captured as a CUDA
         graph at the first call.
         """
-        parameters = list(self._snapshot.parameters())
+        if not batches:
+            fail("batches", "must hold at least one batch", batches)
+        parameters = _trained(self._snapshot)
         with torch.no_grad():
             self._snapshot.load_state_dict(self._model.state_dict())
             torch._foreach_zero_(self._mean)
@@ -65,28 +68,56 @@ class ControlVariate:
             )
         for batch in batches:
             self._gradient(*batch)
+            # A parameter that the loss does not use has no gradient and keeps a mean of zeros.
+            used = [(m, p.grad) for m, p in zip(self._mean, parameters) if p.grad is not None]
             torch._foreach_add_(
-                self._mean,
-                [p.grad for p in parameters if p.grad is not None],
-                alpha=1 / len(batches),
+                [mean for mean, _ in used], [g for _, g in used], alpha=1 / len(batches)
             )
 
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        """The loss of a batch at the model, whose gradient is that of SVRG: corrected by the mean
-        gradient at the snapshot less the batch's gradient there.
+        """The loss of a batch at the model, a 0-dim tensor whose gradient is that of SVRG:
+        corrected by the mean gradient at the snapshot less the batch's gradient there.
+
+        The corrections are constants. So a scaled loss, a sum of losses, a second backward pass
+        and second derivatives are those of the loss plus a function linear in the parameters.
+        Frozen parameters are left out. Where autograd is off, this is the loss alone.
+
+        Raises:
+            RuleError: the loss has more than one entry (a correction belongs to one number), the
+                model's parameters are not those of the snapshot, or there is no snapshot yet.
         """
+        if self._gradient is None:
+            fail("batches", "must be given to refresh before loss is called", None)
+        value = self._loss(model, *batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            fail("loss", "must return a tensor with one element", shape)
+        if not torch.is_grad_enabled():
+            return value.reshape(())
+        parameters, snapshot_parameters = _trained(model), _trained(self._snapshot)
+        shapes = [tuple(p.shape) for p in parameters]
+        snapshot_shapes = [tuple(p.shape) for p in snapshot_parameters]
+        if shapes != snapshot_shapes:
+            fail("model", f"must train parameters of the shapes {snapshot_shapes}", shapes)
         snapshot_gradients = torch.autograd.grad(
-            self._loss(self._snapshot, *batch), list(self._snapshot.parameters())
+            self._loss(self._snapshot, *batch).reshape(()), snapshot_parameters, allow_unused=True
         )
-        corrections = torch._foreach_sub(self._mean, list(snapshot_gradients))
-        corrected: Tensor = _Corrected.apply(
-            self._loss(model, *batch), *model.parameters(), *corrections
-        )
+        at_snapshot = [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(snapshot_parameters, snapshot_gradients)
+        ]
+        corrections = torch._foreach_sub(self._mean, at_snapshot)
+        corrected: Tensor = _Corrected.apply(value.reshape(()), *parameters, *corrections)
         return corrected
 
 
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that take gradients, in the model's order."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
 class _Corrected(torch.autograd.Function):
-    """A value whose gradient with respect to each parameter has a correction added."""
+    """A number whose gradient with respect to each parameter has a correction added."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
@@ -98,12 +129,13 @@ class _Corrected(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """The gradients of the inputs of :meth:`forward`, in their order.
 
-        That of the value is passed on, the parameters get their corrections, and the corrections
-        get none.
+        That of the value is passed on, the parameters get their corrections times it, and the
+        corrections get none.
         """
-        # Saved are the corrections. They are not multiplied by the value's own gradient, which is 1
-        # for a loss.
-        return gradients[0], *ctx.saved_tensors, *(None for _ in ctx.saved_tensors)
+        corrections = ctx.saved_tensors
+        # 0-dim: the products keep the corrections' dtype.
+        scaled = [correction * gradients[0] for correction in corrections]
+        return gradients[0], *scaled, *(None for _ in corrections)
 
 
 check_arguments(__name__)

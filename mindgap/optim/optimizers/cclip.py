@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mindgap.base.check import between, fail, one_of, positive
+from mindgap.base.check import between, check_signature, fail, one_of, positive
 from mindgap.base.tensors import blocks, cut, placed, robust_norm, widen
 from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
@@ -114,7 +114,9 @@ class CClip(CoordinateOptimizer):
         if isinstance(group["tau"], str) and group["tau"] == "auto":
             if self._clip == "momentum":
                 fail("tau", "must not be 'auto' with clip='momentum'", group["tau"])
-        elif not callable(group["tau"]):
+        elif callable(group["tau"]):
+            check_signature("tau", group["tau"], "a function of the number of the step", 1)
+        else:
             group["tau"] = aligned_thresholds(group["tau"], group["params"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from mindgap.base.check import one_of, positive
+from mindgap.base.check import check_signature, one_of, positive
 from mindgap.optim.families import ScaledOptimizer
 from mindgap.optim.norms import QUANTILE, new_window, push_, running_quantile
 from mindgap.optim.optimizer import Batch, Options
@@ -85,7 +85,9 @@ class GClip(ScaledOptimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         """Check the settings of a group. A τ that is a function is checked at every step."""
         super()._check_group(group)
-        if not callable(group["tau"]) and group["tau"] != "auto":
+        if callable(group["tau"]):
+            check_signature("tau", group["tau"], "a function of the number of the step", 1)
+        elif group["tau"] != "auto":
             positive("tau", group["tau"], finite=False)
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.base.tensors import blocks, placed, robust_norm
+from mindgap.base.tensors import blocks, is_one_number, placed, robust_norm
 from mindgap.optim.optimizer import Batch, Loss, RuleOptimizer
-from mindgap.optim.settings import Nonfinite, check_lr
+from mindgap.optim.settings import Nonfinite, check_lr, check_rate
 from mindgap.rules.schedule import unit_draw
 from mindgap.rules.steps import average_, descent_weight
 
@@ -223,7 +223,9 @@ class INGD(RuleOptimizer):
             fail("closure", "must be a function", closure)
         if head["outcome"] == "certified":
             return None
+        check_rate(head["lr"])
         start = self._call(closure)
+        value_at_start = _loss_value(start)
         # None: the policy for gradients that are not finite left the step out.
         batches = self._begin()
         if batches is None:
@@ -231,7 +233,7 @@ class INGD(RuleOptimizer):
         if not batches:
             return start
         self._allocate(batches)
-        self._search(batches, closure, float(start))
+        self._search(batches, closure, value_at_start)
         return start
 
     def _call(self, closure: Callable[[], Any]) -> Any:
@@ -241,6 +243,16 @@ class INGD(RuleOptimizer):
         self.param_groups[0]["calls"] += 1
         with torch.enable_grad():
             return closure()
+
+    def _value_at_trial_point(self, batches: list[Batch], closure: Callable[[], Any]) -> float:
+        """The closure's loss at the parameters' present place. Where the closure raises an error or
+        returns something else, the parameters are put back to where the search started.
+        """
+        try:
+            return _loss_value(self._call(closure))
+        except BaseException:
+            self._place(batches, 0.0)
+            raise
 
     def _allocate(self, batches: list[Batch]) -> None:
         """Make the states that a search writes, x and m, of zeros where they lack."""
@@ -283,7 +295,7 @@ class INGD(RuleOptimizer):
                 outcome = "certified"
                 break
             self._place(batches, delta / norm)
-            value = float(self._call(closure))
+            value = self._value_at_trial_point(batches, closure)
             # Enough descent: f falls by more than δ‖m‖/4 (Alg. 2).
             if sign * (value - start) < -delta * norm / 4.0:
                 outcome = "descended"
@@ -291,7 +303,7 @@ class INGD(RuleOptimizer):
             # No descent: average with the gradient at a random point of the step.
             head["draws"] += 1
             self._place(batches, unit_draw(head["seed"], head["draws"]) * delta / norm)
-            self._call(closure)
+            self._value_at_trial_point(batches, closure)
             beta = descent_weight(norm, head["lipschitz"])
             for batch in batches:
                 for m, g in blocks(
@@ -321,3 +333,10 @@ class INGD(RuleOptimizer):
                 torch._foreach_copy_(
                     p, torch._foreach_sub(x, torch._foreach_mul(m, factor)) if factor else x
                 )
+
+
+def _loss_value(returned: Any) -> float:
+    """The loss that a closure returned, as a number; anything but one real number is refused."""
+    if not is_one_number(returned):
+        fail("closure", "must return the loss, one real number", returned)
+    return float(returned)

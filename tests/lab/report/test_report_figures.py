@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from mindgap.lab.report import survey
 from mindgap.lab.report.aggregate import Readings
 from mindgap.lab.report.drawing import draw, methods_named
 from mindgap.lab.report.figure import figure_svg, picture, view_rows
@@ -207,3 +210,38 @@ def test_titles_keep_names_and_values_apart_and_say_what_panels_show() -> None:
     assert title("Right", "accuracy", higher, "where") == "Right: a above b in 2 of 2 panels"
     same = {name: rows(1.0) for name in "abcde"}
     assert title("Distance", "distance", same) == "Distance at the end: 1 for all"
+
+
+def _fields(spec: Any) -> set[str]:
+    """Every column that a chart's specification names, at any depth."""
+    if isinstance(spec, dict):
+        named = {spec["field"]} if isinstance(spec.get("field"), str) else set[str]()
+        return named.union(*map(_fields, spec.values()))
+    return set[str]().union(*map(_fields, spec if isinstance(spec, list) else ()))
+
+
+#: Chart of a survey -> its data, in which a column that is not drawn is not finite.
+SURVEYED: dict[str, dict[str, list[float]]] = {
+    "variance_growth": {
+        "sizes": [4, 8],
+        "running": [1.0, 1.5],
+        "low": [0.5, 1.0],
+        "median": [float("nan"), 1.5],
+        "high": [2.0, 2.5],
+    },
+    "smoothness": {
+        "gradient_norm": [1.0, 2.0],
+        "smoothness": [0.5, 1.0],
+        "noise_floor": [float("inf")] * 2,
+        "loss": [3.0, 2.0],
+    },
+}
+
+
+@pytest.mark.parametrize("name", SURVEYED)
+def test_a_surveys_chart_asks_for_the_columns_that_it_draws(name: str) -> None:
+    draw = next(row[4] for row in survey._FIGURES if row[0] == name)
+    spec = draw(SURVEYED[name])
+    rows = spec["data"]["values"]
+    assert len(rows) == 2
+    assert set(rows[0]) == _fields({key: spec[key] for key in spec if key != "data"})

@@ -268,6 +268,110 @@ def test_a_corrected_gradient_is_that_of_svrg():
         assert torch.allclose(p.grad, g - there[1][k] + sum(t[k] for t in there) / 3)
 
 
+def _corrected_twice():
+    """A control variate whose snapshot lies apart from its model; the model's trained parameters,
+    the loss, a batch, and the constant that the correction adds to the gradient.
+    """
+    stream = torch.Generator().manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Linear(2, 2))
+    model[0].bias.requires_grad_(False)  # and the last layer is never used
+    batches = [(torch.randn(5, 3, generator=stream),) for _ in range(3)]
+
+    def loss(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (m[:3](x) - 1).square().mean()
+
+    trained = [p for p in model.parameters() if p.requires_grad]
+
+    def gradient(batch: tuple[torch.Tensor]) -> list[torch.Tensor]:
+        return list(
+            torch.autograd.grad(
+                loss(model, *batch), trained, allow_unused=True, materialize_grads=True
+            )
+        )
+
+    control = ControlVariate(model, loss)
+    control.refresh(batches)
+    there = [gradient(batch) for batch in batches]
+    corrections = [sum(column) / 3 - column[0] for column in zip(*there)]
+    with torch.no_grad():
+        for p in trained:
+            p += 0.1 * torch.randn(p.shape, generator=stream)
+    return control, model, trained, loss, batches, corrections
+
+
+#: Name -> what is made of a loss before ``backward``; it is linear in the loss.
+LINEAR_USES = {
+    "plain": lambda loss: loss(),
+    "scaled up": lambda loss: 65536.0 * loss(),
+    "the mean of two": lambda loss: loss() / 2 + loss() / 2,
+    "negated": lambda loss: -loss(),
+    "not used": lambda loss: 0.0 * loss(),
+    "in double": lambda loss: 3.0 * loss().double(),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR_USES)
+def test_svrgs_correction_goes_with_what_is_made_of_the_loss(name):
+    control, model, trained, loss, batches, corrections = _corrected_twice()
+    LINEAR_USES[name](lambda: control.loss(model, *batches[0])).backward()
+
+    def with_line() -> (
+        torch.Tensor
+    ):  # the same loss, plus the line that has the correction as slope
+        line = sum((c * p).sum() for c, p in zip(corrections, trained))
+        return loss(model, *batches[0]) + line
+
+    expected = torch.autograd.grad(LINEAR_USES[name](with_line), trained)
+    for p, g in zip(trained, expected):
+        torch.testing.assert_close(p.grad, g)
+
+
+def test_svrgs_loss_has_a_second_backward_pass_and_second_derivatives():
+    control, model, trained, loss, batches, corrections = _corrected_twice()
+    value = control.loss(model, *batches[0])
+    value.backward(retain_graph=True)
+    once = [p.grad.clone() for p in trained]
+    value.backward()
+    for p, g in zip(trained, once):
+        torch.testing.assert_close(p.grad, 2 * g)
+
+    def curved(value: torch.Tensor) -> list[torch.Tensor]:
+        """The gradient of ‖∇(value²)‖², which has second derivatives of the value."""
+        first = torch.autograd.grad(
+            value.square(), trained, create_graph=True, materialize_grads=True
+        )
+        norm = sum(g.square().sum() for g in first)
+        return torch.autograd.grad(norm, trained, materialize_grads=True)
+
+    ours = curved(control.loss(model, *batches[0]))
+    base = [p.detach().clone() for p in trained]
+    line = sum((c * (p - b)).sum() for c, p, b in zip(corrections, trained, base))
+    expected = curved(loss(model, *batches[0]) + line)
+    for a, b in zip(ours, expected):
+        torch.testing.assert_close(a, b)
+
+
+def test_svrgs_loss_is_the_loss_alone_without_autograd():
+    control, model, _, loss, batches, _ = _corrected_twice()
+    with torch.no_grad():
+        assert torch.equal(control.loss(model, *batches[0]), loss(model, *batches[0]))
+
+
+def test_svrg_refuses_what_it_cannot_correct():
+    model, x = nn.Linear(2, 3), torch.ones(4, 2)
+    control = ControlVariate(model, lambda m, x: m(x).mean(0))
+    with pytest.raises(RuleError, match="batches must be given to refresh before loss is called"):
+        control.loss(model, x)
+    with pytest.raises(RuleError, match=r"batches must hold at least one batch, got \[\]"):
+        control.refresh([])
+    control = ControlVariate(model, lambda m, x: m(x).mean(0)[: 1 if m is not model else 3])
+    control.refresh([(x,)])
+    with pytest.raises(RuleError, match=r"loss must return a tensor with one element, got \(3,\)"):
+        control.loss(model, x)
+    with pytest.raises(RuleError, match=r"model must train .*\(3, 2\), \(3,\)\], got \[\(1, 2\)"):
+        control.loss(nn.Linear(2, 1), x)
+
+
 def test_s2_at_scale_gpu_reads_smoothness_along_the_steps_and_leaves_training_as_it_was():
     study, method = find("s2-smoothness-image-model"), "clipped, step 5"
     assert list(study.seeds("gpu")) == ["SGD with momentum", "not clipped, step 1", method]

@@ -47,6 +47,8 @@ def loop(trial: Trial) -> Iterator[Row]:
         seed=trial.seed,
         device=trial["device"],
     )
+    # μ of the lower level, as ``quadratic_problem`` draws it. SVRB alone reads it; with a third of
+    # it or three times it its last ‖∇Φ‖ changes by 0.02 % at scale quick, by 0.15 % at scale cpu.
     problem, settings = task.problem(trial["batch_size"]), {**trial.settings, "convexity": 0.1}
     method = method_of(in_units(settings))
     budget, readings = trial["oracle_calls"], trial["readings"]
