@@ -439,7 +439,7 @@ def trained_bert(
 
     Returns:
         Its weights by name, its loss at masked places of validation text (of Gaussian vectors in
-        place of that text), and the loss on test text of a guess from the frequencies of word
+        place of that text), and the loss on the same text of a guess from the frequencies of word
         pieces alone.
     """
     import torch
@@ -471,7 +471,7 @@ def trained_bert(
             inputs = START * torch.randn(size, generator=vectors, device=device)
         loss, _ = masked_reading(model, (inputs, places, answers))
         # No weight's name begins with an underscore.
-        return {**weights, "_loss": loss, "_floor": text.by_frequency()}
+        return {**weights, "_loss": loss, "_floor": text.by_frequency("validation")}
 
     arrays = _once_per_machine(trial, "bert", cell, make)
     loss, by_frequency = (float(arrays.pop(name)) for name in ("_loss", "_floor"))

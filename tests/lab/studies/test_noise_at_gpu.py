@@ -181,6 +181,8 @@ def test_the_best_guess_without_other_places_is_a_law_of_chance_and_the_frequenc
     best = text.best_guess("test")
     assert best < text.best_guess("test", sees=False) - 0.02
     assert text.best_guess("test", sees=False) == pytest.approx(text.by_frequency())
+    of_validation = text.best_guess("validation", sees=False)
+    assert of_validation == pytest.approx(text.by_frequency("validation"))
     shown = part[0].take_along_dim(part[1], dim=1)
     for trust in (0.1, 0.5, 0.99):
         guess = (1 - trust) * frequency[part[2]] + trust * (shown == part[2])

@@ -196,11 +196,11 @@ class MaskedText:
         masked = masked_pieces(full_batches, self.words, generator)
         return list(zip(*(tensor.split(size) for tensor in masked)))
 
-    def by_frequency(self) -> float:
-        """The loss on the test text of predicting pieces by their relative frequencies in the
-        training text alone.
+    def by_frequency(self, part: str = "test") -> float:
+        """The loss on a ``part`` held out, ``"validation"`` or ``"test"``, of predicting pieces by
+        their relative frequencies in the training text alone.
         """
-        return loss_of_frequencies(self.train, self.words, self.parts["test"][2])
+        return loss_of_frequencies(self.train, self.words, self.parts[part][2])
 
     def best_guess(self, part: str, *, sees: bool = True) -> float:
         """The loss on a part held out of the best guess of one who reads no other place.
