@@ -177,7 +177,8 @@ def test_the_best_guess_without_other_places_is_a_law_of_chance_and_the_frequenc
     assert chance(8, 8) < chance(5, 5)  # a rare piece rather came at random
     windows = train[:20_000].view(500, 40)
     part = masked_pieces(windows, words, torch.Generator().manual_seed(1))
-    text = MaskedText(train, {"test": part}, words, 40)
+    other = masked_pieces(train[20_000:40_000].view(500, 40), words, torch.Generator())
+    text = MaskedText(train, {"test": part, "validation": other}, words, 40)
     best = text.best_guess("test")
     assert best < text.best_guess("test", sees=False) - 0.02
     assert text.best_guess("test", sees=False) == pytest.approx(text.by_frequency())
