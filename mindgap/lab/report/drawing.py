@@ -33,6 +33,9 @@ GREY = "#868e96"
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 #: With more methods than this, those that the claim is not about are grey.
 FEW_METHODS = 4
+#: Curves keep so many buckets at least, however many curves there are: with 6 a histogram of 40
+#: bins became a triangle. A curve of at most 40 points is drawn as it is.
+LEAST_BUCKETS = 20
 #: Quantiles and standard deviations over fewer seeds say nothing: the seeds themselves are drawn.
 ENOUGH_SEEDS = 4
 #: A line that runs along earlier ones is broken, so that they show through its gaps.
@@ -375,14 +378,14 @@ def _axis(
     points_per_run = max(budget // max(len(run_series), 1), 12)  # at least 12, however many runs
     if figure.kind == "points":
         return Axis(name, label, tuple(thin_points(run, points_per_run) for run in run_series))
-    buckets_per_run = max(points_per_run // 4, 3)  # a bucket keeps four points
+    buckets_per_run = max(points_per_run // 4, LEAST_BUCKETS)  # a bucket keeps four points
     if figure.kind == "path":
         return Axis(name, label, tuple(thin(run, buckets_per_run) for run in run_series))
     curves_of = grouped(  # (method, panel) -> its curves
         ((run.method, run.facet), (run.columns["x"], run.columns["y"])) for run in run_series
     )
-    # Statistics keep six points per bucket; 6 to 200 buckets per curve.
-    buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)
+    # Statistics keep six points per bucket; at most 200 buckets per curve.
+    buckets = min(max(budget // max(len(curves_of), 1) // 6, LEAST_BUCKETS), 200)
     statistics = []
     for (method, facet), curves in curves_of.items():
         over_all_seeds = Series(method, facet, over_seeds(curves), ends=end_values(curves))

@@ -114,6 +114,16 @@ def test_a_run_with_several_readings_at_a_place_is_one_line_without_jumps() -> N
     assert [list(run.columns["x"]) for run in drawing.axes[0].runs] == [[0, 1, 2], [0, 1, 2]]
 
 
+def test_a_histogram_keeps_its_shape_beside_many_others() -> None:
+    """On a page of many studies a figure has a budget of 300 points."""
+    rows = [{"norm": 0.1 * i, "share": float(i * (39 - i))} for i in range(40)]
+    methods = [str(i) for i in range(18)]
+    runs = [readings(m, rows, seed) for m in methods for seed in range(3)]
+    drawing = draw("f", Figure("Norms", "share", "share", x="norm"), runs, methods, {}, 300)
+    (axis,) = drawing.axes
+    assert {len(series) for series in (*axis.series, *axis.runs)} == {40}
+
+
 def test_a_figure_says_what_it_shows_and_greys_what_the_claim_is_not_about() -> None:
     methods = ["SLIP", *(f"other {i}" for i in range(9))]
     runs = [
