@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_the_fast_simulation_decides_as_the_judges_code_does(design: Design) -> 
     assert len(words) >= 2
 
 
-def ranked(design: Design, gaps: np.ndarray) -> str:
+def ranked(design: Design, gaps: np.ndarray, scale: str = "gpu") -> str:
     """What H3 says where each optimizer saves so much over the next one."""
     one, two, three, equal = gaps
     logs = {"SGD": 1.0 + 0 * one, "GClip": 1.0 - one, "Adam": 1.0 - one - two}
@@ -96,7 +97,7 @@ def ranked(design: Design, gaps: np.ndarray) -> str:
         name: [{"test_loss": float(np.exp(v)), "lr": 1.0} for v in row]
         for name, row in logs.items()
     }
-    return find("h3-language-model").judge(made_up("h3-language-model", ends)).verdict
+    return find("h3-language-model").judge(made_up("h3-language-model", ends, scale)).verdict
 
 
 def between(design: Design, gaps: np.ndarray) -> str:
@@ -110,14 +111,15 @@ def between(design: Design, gaps: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "judge", "effects"),
+    ("name", "scale", "judge", "effects"),
     [
-        ("h3-language-model", ranked, (0.0, 0.02, 0.03, -0.03)),
-        ("h12-images-acclip", between, (0.0, 0.3, 0.5, 1.4)),
+        ("h3-language-model", "gpu", ranked, (0.0, 0.02, 0.03, -0.03)),
+        ("h3-language-model", "paper", partial(ranked, scale="paper"), (0.0, 0.02, 0.03, -0.03)),
+        ("h12-images-acclip", "gpu", between, (0.0, 0.3, 0.5, 1.4)),
     ],
 )
-def test_a_rule_of_its_own_is_simulated_as_its_judge_decides(name, judge, effects) -> None:
-    design, words = find(name).designs["gpu"], set()
+def test_a_rule_of_its_own_is_simulated_as_its_judge_decides(name, scale, judge, effects) -> None:
+    design, words = find(name).designs[scale], set()
     for effect in effects:
         gaps = design.draws(effect, 5, 40, numpy_stream(4, "test"))
         yes, no = design.decide(gaps)
