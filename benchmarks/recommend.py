@@ -1,4 +1,4 @@
-"""How good is ``mindgap recommend``? 62 tasks against a random search of 60 full-length runs each.
+"""How good is ``mindgap recommend``? 74 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
     python benchmarks/recommend.py RECORDS.jsonl --split judge2 --jobs 15
@@ -26,6 +26,9 @@ answers there (``REPAIRED``) was repaired after a look at them:
 
     python benchmarks/recommend.py RECORDS.jsonl --split judge5 --kinds recommend fresh \\
         --modes "repaired race"
+
+Twelve more (``recommend_sixth.py``) judge that repair, and the new race of the fifth judging with
+the same repair beside it (``SIXTH``).
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ import recommend_fifth
 import recommend_fourth
 import recommend_judged
 import recommend_more
+import recommend_sixth
 import recommend_tasks
 import recommend_third
 import torch
@@ -76,8 +80,12 @@ NEWER = "newer race"
 FIFTH = "fifth race"
 #: The former race after the repair that the twelve led to: when it says that nothing trains.
 REPAIRED = "repaired race"
+#: The fifth race with the same repair, which twelve further tasks judge beside today's race.
+SIXTH = "sixth race"
+#: Races that run a setting of the same name otherwise than today's: their Muon is another one.
+OTHER_SETTINGS = (FIFTH, SIXTH)
 #: Races whose answers stand beside those of the former race: list of tasks -> races.
-BESIDE = {"judge4": (NEWER,), "judge5": (FIFTH, REPAIRED)}
+BESIDE = {"judge4": (NEWER,), "judge5": (FIFTH, REPAIRED), "judge6": (SIXTH,)}
 Setting = dict[str, Any]
 
 
@@ -89,6 +97,7 @@ SPLITS: dict[str, dict[str, tuple[Any, int]]] = {
     "judge3": recommend_third.TASKS,
     "judge4": recommend_fourth.TASKS,
     "judge5": recommend_fifth.TASKS,
+    "judge6": recommend_sixth.TASKS,
 }
 TITLES = {
     "development": "Development",
@@ -97,6 +106,7 @@ TITLES = {
     "judge3": "Judged a third time",
     "judge4": "Judged a fourth time",
     "judge5": "Judged a fifth time",
+    "judge6": "Judged a sixth time",
 }
 
 
@@ -291,13 +301,25 @@ def jobs_of(kind: str, names: Iterable[str], modes: Iterable[str], path: Path) -
         return [["recommend", task, mode] for task in names for mode in modes]
     found = []
     for task in names:
+        runs: list[list[Any]]  # settings, each with the race that runs it otherwise, if any
         if kind == "final":
-            settings = [*best_of_search(task, done), *(adamw(rate) for rate in RATES)]
+            runs = [[s] for s in (*best_of_search(task, done), *(adamw(rate) for rate in RATES))]
         else:
-            lines = [done.get(key(["recommend", task, mode])) for mode in modes]
-            settings = [line["setting"] for line in lines if line and line["setting"]]
-        found += [["final", task, [s, seed]] for s in settings for seed in FRESH_SEEDS]
+            lines = {mode: done.get(key(["recommend", task, mode])) for mode in modes}
+            runs = [
+                [line["setting"], *_other(mode)]
+                for mode, line in lines.items()
+                if line and line["setting"]
+            ]
+        found += [["final", task, [s, seed, *o]] for s, *o in runs for seed in FRESH_SEEDS]
     return found
+
+
+def _other(race: str) -> list[str]:
+    """What stands behind setting and seed in a job on a fresh seed: the race, where it runs the
+    setting otherwise than today's.
+    """
+    return [race] if race in OTHER_SETTINGS else []
 
 
 @dataclass(frozen=True)
@@ -336,8 +358,9 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
     """Every task whose search and recommendation are finished."""
 
     def mean(task: str, setting: Setting | None, race: str = FULL) -> float:
-        other = [FIFTH] if race == FIFTH else []
-        lines = [done.get(key(["final", task, [setting, seed, *other]])) for seed in FRESH_SEEDS]
+        lines = [
+            done.get(key(["final", task, [setting, seed, *_other(race)]])) for seed in FRESH_SEEDS
+        ]
         if not all(lines):
             return math.nan
         return statistics.fmean(line["loss"] for line in lines if line)
@@ -347,7 +370,7 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
         best = best_of_search(task, done)
         answers = {
             mode: done.get(key(["recommend", task, mode]))
-            for mode in (*MODES, REFUSED, NEWER, FIFTH, REPAIRED)
+            for mode in (*MODES, REFUSED, NEWER, FIFTH, REPAIRED, SIXTH)
         }
         modes = {
             mode: (line["loss"], mean(task, line["setting"], mode), line)
@@ -492,7 +515,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--split", choices=list(SPLITS), help="all tasks of a list, one mode")
     parser.add_argument("--tasks", nargs="*", help="default: all")
-    parser.add_argument("--modes", nargs="*", choices=[*MODES, REPAIRED])
+    parser.add_argument("--modes", nargs="*", choices=[*MODES, REPAIRED, SIXTH])
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after that")
     parser.add_argument("--table", action="store_true", help="only print the tables")
     parser.add_argument("--docs", type=Path, help="with --table: the page to write them into")
