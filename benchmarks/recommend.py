@@ -84,6 +84,8 @@ REPAIRED = "repaired race"
 SIXTH = "sixth race"
 #: Races that run a setting of the same name otherwise than today's: their Muon is another one.
 OTHER_SETTINGS = (FIFTH, SIXTH)
+#: Kinds of answers that say that nothing trains, without code.
+NOTHING_TRAINS = ("nothing trains", "at chance", "diverged")
 #: Races whose answers stand beside those of the former race: list of tasks -> races.
 BESIDE = {"judge4": (NEWER,), "judge5": (FIFTH, REPAIRED), "judge6": (SIXTH,)}
 Setting = dict[str, Any]
@@ -221,13 +223,17 @@ def _load() -> None:
 
 
 def recommended(task: str, mode: str) -> dict[str, Any]:
-    """The recommendation in one mode, and its cost."""
+    """The recommendation in one mode, and its cost; or the error with which it refuses the task."""
     from mindgap.advise.recommendation import recommend
+    from mindgap.base.check import RuleError
 
     factory, steps = tasks()[task]
     _load()
     wall, cpu = time.perf_counter(), time.process_time()
-    answer = recommend(factory, minutes=60, steps=steps, **MODES.get(mode, {}))
+    try:
+        answer = recommend(factory, minutes=60, steps=steps, **MODES.get(mode, {}))
+    except RuleError as error:  # it refuses the problem
+        return {"error": str(error)}
     took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     wall, cpu = time.perf_counter(), time.process_time()
     full_run(task, adamw(1e-3), 0)
@@ -309,7 +315,7 @@ def jobs_of(kind: str, names: Iterable[str], modes: Iterable[str], path: Path) -
             runs = [
                 [line["setting"], *_other(mode)]
                 for mode, line in lines.items()
-                if line and line["setting"]
+                if line and line.get("setting")
             ]
         found += [["final", task, [s, seed, *o]] for s, *o in runs for seed in FRESH_SEEDS]
     return found
@@ -375,7 +381,7 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
         modes = {
             mode: (line["loss"], mean(task, line["setting"], mode), line)
             for mode, line in answers.items()
-            if line
+            if line and "error" not in line
         }
         if not best or FULL not in modes:
             continue
@@ -395,7 +401,8 @@ def _table(lines: list[list[str]]) -> str:
 
 def table(path: Path) -> str:
     """The tables of the document."""
-    found = rows(read(path))
+    done = read(path)
+    found = rows(done)
     if not found:
         return "No task is finished yet."
     head = ["task", "best of the search", "recommendation", "gap", "gap on fresh seeds"]
@@ -436,10 +443,11 @@ def table(path: Path) -> str:
             f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
             f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
             f"{statistics.median(cost):.1f}, most {max(cost):.1f}."
-            + "".join(_of_race(of, race) for race in races),
+            + "".join(_of_race(of, race) for race in races)
+            + "".join(_refusals(split, done)),
             _table(lines),
         ]
-    return "\n\n".join([*parts, *_ablations(found)])
+    return "\n\n".join([*parts, *_verdicts(done), *_ablations(found)])
 
 
 def _beside(row: Row, race: str) -> list[str]:
@@ -469,6 +477,56 @@ def _summary(gaps: list[float]) -> str:
         return "not run"
     some = "" if len(known) == len(gaps) else f" ({len(known)} of {len(gaps)} tasks)"
     return f"median {_percent(statistics.median(known))}, worst {_percent(max(known))}{some}"
+
+
+def _refusals(split: str, done: dict[str, dict[str, Any]]) -> list[str]:
+    """Of every task that `recommend` refuses with an error, a sentence with the error."""
+    lines = {task: done.get(key(["recommend", task, FULL]), {}) for task in SPLITS[split]}
+    return [
+        f' `{task}` is refused with an error: "{line["error"]}".'
+        for task, line in lines.items()
+        if "error" in line
+    ]
+
+
+def verdicts(done: dict[str, dict[str, Any]], mode: str, splits: Iterable[str]) -> list[int]:
+    """How often a race says that nothing trains, over its first answers on some lists of tasks.
+
+    Returns:
+        The number of live tasks; on how many of them it says that nothing trains, which is wrong,
+        and on how many that all losses rise; the number of tasks on which nothing can train; on how
+        many of these it says so, and how many it refuses with an error.
+    """
+    counts = [0] * 6
+    for task in (task for split in splits for task in SPLITS[split]):
+        line = done.get(key(["recommend", task, mode]))
+        if line is None:
+            continue
+        kind, first = line.get("kind"), 3 if task in recommend_sixth.DEAD else 0
+        counts[first] += 1
+        counts[first + 1] += kind in NOTHING_TRAINS
+        counts[first + 2] += "error" in line if first else kind == "rises"
+    return counts
+
+
+def _verdicts(done: dict[str, dict[str, Any]]) -> list[str]:
+    """The table of how often the answer is that nothing trains, from all judgings."""
+    known = [split for split in SPLITS if split != "judge6"]
+    races = {
+        "the race of the time, before the repair": (FULL, known),
+        "today's race, after the repair, on known tasks": (REPAIRED, known),
+        "**today's race on unseen tasks**": (FULL, ["judge6"]),
+        f"the {REFUSED}": (REFUSED, known),
+        f"the {NEWER}": (NEWER, known),
+        f"the {FIFTH}": (FIFTH, known),
+        f"the {SIXTH}": (SIXTH, ["judge6"]),
+    }
+    head = ["", "tasks that train", "it says that nothing trains (wrong)", "it says that all rise"]
+    head += ["tasks where nothing can train", "it says so (right)", "it refuses them with an error"]
+    lines = [
+        [race, *map(str, verdicts(done, mode, splits))] for race, (mode, splits) in races.items()
+    ]
+    return ["**How often the answer is that nothing trains**:", _table([head, *lines])]
 
 
 def _ablations(found: list[Row]) -> list[str]:

@@ -86,8 +86,10 @@ class Candidate:
         """A new optimizer with these settings for the model's trained weights."""
         optimizer = FAMILIES[self.family].build(model, self.lr)
         if self.decay is not None:
-            for group in optimizer.param_groups:
-                group["weight_decay"] = self.decay
+            # ``MuonWithAdamW`` steps by two optimizers of its own, its ``parts``.
+            for part in getattr(optimizer, "parts", [optimizer]):
+                for group in part.param_groups:
+                    group["weight_decay"] = self.decay
         return optimizer
 
 
@@ -116,21 +118,13 @@ def _weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def _matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The trained matrices inside the network: of linear, attention and recurrent layers, and the
-    kernels of convolutions; neither embeddings nor the last linear layer, as Muon's authors ask
-    for.
+    """The trained matrices inside the network: neither embeddings nor the last layer, as Muon's
+    authors ask for.
     """
-    kinds = (
-        torch.nn.Linear,
-        torch.nn.MultiheadAttention,
-        torch.nn.RNNBase,
-        torch.nn.modules.conv._ConvNd,
-    )
+    kinds = (torch.nn.Linear, torch.nn.MultiheadAttention)
     layers = [module for module in model.modules() if isinstance(module, kinds)]
-    if layers and isinstance(layers[-1], torch.nn.Linear):
-        layers.pop()
-    parameters = [p for layer in layers for p in layer.parameters(recurse=False)]
-    matrices = [p for p in parameters if p.ndim >= 2 and p.requires_grad]
+    parameters = [p for layer in layers[:-1] for p in layer.parameters(recurse=False)]
+    matrices = [p for p in parameters if p.ndim == 2 and p.requires_grad]
     return list(dict.fromkeys(matrices))  # a shared matrix once
 
 
@@ -150,57 +144,72 @@ _MUON_BETA = 0.95
 _LEAST_NORM = 1e-7
 
 
-def _orthogonalize(x: Tensor) -> Tensor:
-    """A matrix, or the matrices of a stack, with their singular values moved near 1 by Newton and
-    Schulz's iteration; singular vectors stay.
+def _orthogonalize(stack: Tensor) -> Tensor:
+    """The matrices of a stack with their singular values moved near 1 by Newton and Schulz's
+    iteration; singular vectors stay.
 
     Args:
-        x: shape (rows, columns) or (matrices, rows, columns), with no more rows than columns.
+        stack: shape (matrices, rows, columns), with no more rows than columns.
     """
-    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp_min(_LEAST_NORM)
-    add = torch.addmm if x.ndim == 2 else torch.baddbmm  # on one small matrix addmm is faster
     a, b, c = _QUINTIC
+    x = stack / torch.linalg.matrix_norm(stack, keepdim=True).clamp_min(_LEAST_NORM)
     for _ in range(_ITERATIONS):  # x ← a x + (b xxᵀ + c (xxᵀ)²) x
         gram = x @ x.mT
-        x = add(x, add(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
 
 
-def _descend(matrices: list[Tensor], buffers: list[Tensor], lr: float, decay: float) -> None:
-    """One step of Muon with ``torch.optim.Muon``'s rule (``match_rms_adamw``, Nesterov) on unit
-    gradients. Matrices of one shape are handled together. The iteration runs in bfloat16 on CUDA,
-    where that is fast, and in the matrices' own type elsewhere.
+class _Muon(torch.optim.Optimizer):
+    """Muon for matrices, with ``torch.optim.Muon``'s rule (``match_rms_adamw``, Nesterov).
+
+    Matrices of one shape are handled together. The iteration runs in bfloat16 on CUDA, where that
+    is fast, and in the matrices' own type elsewhere.
     """
-    gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-    norm = math.hypot(*map(float, torch._foreach_norm(gradients)))
-    if not math.isfinite(norm):
-        return
-    gradients = list(torch._foreach_div(gradients, max(norm, _LEAST_NORM)))
-    torch._foreach_lerp_(buffers, gradients, 1 - _MUON_BETA)
-    torch._foreach_lerp_(gradients, buffers, _MUON_BETA)  # Nesterov's look ahead
-    torch._foreach_mul_(matrices, 1 - lr * decay)
-    updates = []  # (matrix, its update with no more rows than columns)
-    for matrix, gradient in zip(matrices, gradients, strict=True):
-        flat = gradient.flatten(1)
-        updates.append((matrix, flat.mT if flat.shape[0] > flat.shape[1] else flat))
-    # Matrices of one shape, but for a transposition, are handled together.
-    alike = grouped(((flat.shape, flat.device, flat.dtype), (m, flat)) for m, flat in updates)
-    for (shape, device, dtype), pairs in alike.items():
-        # One matrix stays a matrix, on which the iteration is faster than on a stack.
-        stack = torch.stack([flat for _, flat in pairs]) if len(pairs) > 1 else pairs[0][1]
-        stack = _orthogonalize(stack.bfloat16() if device.type == "cuda" else stack).to(dtype)
-        scale = 0.2 * math.sqrt(shape[1])  # torch's ``match_rms_adamw``
-        for (matrix, _), update in zip(pairs, stack.view(-1, *shape), strict=True):
-            update = update if matrix.shape[0] == shape[0] else update.mT
-            matrix.add_(update.reshape(matrix.shape), alpha=-lr * scale)
+
+    def __init__(self, matrices: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Move every matrix that has a gradient; returns the loss of the closure, if one is
+        given.
+        """
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            # Matrices of one shape, but for a transposition, are handled together.
+            alike = grouped(
+                ((*sorted(matrix.shape), matrix.device, matrix.dtype), matrix)
+                for matrix in group["params"]
+                if matrix.grad is not None
+            )
+            for matrices in alike.values():
+                self._move(matrices, group["lr"], group["weight_decay"])
+        return loss
+
+    def _move(self, matrices: list[torch.nn.Parameter], lr: float, decay: float) -> None:
+        """Move matrices of one shape, some of them perhaps transposed, which are handled with no
+        more rows than columns.
+        """
+        updates = []
+        for matrix in matrices:
+            assert matrix.grad is not None
+            state = self.state[matrix]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(matrix.grad)
+            buffer = state["momentum_buffer"].lerp_(matrix.grad, 1 - _MUON_BETA)
+            update = matrix.grad.lerp(buffer, _MUON_BETA)  # Nesterov's look ahead
+            updates.append(update.mT if update.shape[0] > update.shape[1] else update)
+        stack = torch.stack(updates)
+        stack = _orthogonalize(stack.bfloat16() if stack.is_cuda else stack).to(stack.dtype)
+        scale = 0.2 * math.sqrt(max(matrices[0].shape))  # torch's ``match_rms_adamw``
+        for matrix, update in zip(matrices, stack, strict=True):
+            matrix.mul_(1 - lr * decay)
+            update = update.mT if matrix.shape[0] > matrix.shape[1] else update
+            matrix.add_(update, alpha=-lr * scale)
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
     """Muon for the matrices inside the network and AdamW for everything else, as one optimizer.
-
-    Each of the two divides its gradients by their norm first (``clip="unit"``), so a bad batch
-    weighs no more than another; a step whose norm is not finite is skipped. Differs from Muon as
-    published: unit gradients, and matrices of recurrent layers count too.
 
     Args:
         model: whose weights to train.
@@ -222,41 +231,30 @@ class MuonWithAdamW(torch.optim.Optimizer):
             )
         ids = {id(p) for p in matrices}
         rest = [p for p in _weights(model) if id(p) not in ids]
-        self._adamw = mindgap.optim.AdamW(rest, clip="unit", nonfinite="skip") if rest else None
-        groups = [{"params": params} for params in (matrices, rest) if params]
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        self.parts: list[torch.optim.Optimizer] = [
+            _Muon(matrices, lr=lr, weight_decay=weight_decay),
+            torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, fused=_fused(rest)),
+        ]
+        super().__init__([{"params": matrices}, {"params": rest}], {"lr": lr})
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step of both, at the learning rates in ``param_groups``; returns the loss of the
         closure, if one is given.
         """
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        group = self.param_groups[0]
-        matrices: list[Tensor] = [m for m in group["params"] if m.grad is not None]
-        for matrix in matrices:
-            if not self.state[matrix]:
-                self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
-        if matrices:
-            buffers = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
-            _descend(matrices, buffers, group["lr"], group["weight_decay"])
-        if self._adamw is not None:
-            own = self.param_groups[1]  # a scheduler changes the outer groups only
-            self._adamw.param_groups[0].update(lr=own["lr"], weight_decay=own["weight_decay"])
-            self._adamw.step()
+        loss = None if closure is None else closure()
+        for part, group in zip(self.parts, self.param_groups, strict=True):
+            part.param_groups[0]["lr"] = group["lr"]  # a scheduler changes the outer groups only
+            part.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """The states of both."""
-        rest = None if self._adamw is None else self._adamw.state_dict()
-        return {"muon": super().state_dict(), "adamw": rest}
+        return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the states of both."""
-        super().load_state_dict(state_dict["muon"])
-        if self._adamw is not None:
-            self._adamw.load_state_dict(state_dict["adamw"])
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
 
 
 _PARAMS = "model.parameters()"

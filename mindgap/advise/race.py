@@ -9,8 +9,7 @@ step.
 Short runs favour large rates and what is fast at first. So the first rung only finds where AdamW's
 rates begin to fail; AdamW's best rate is chosen at the second, with smaller rates beside it; every
 other optimizer begins at that rate and gets to the second rung whatever it shows before (the second
-bracket). Unit gradients that are ahead of AdamW there are tried at larger rates, Muon goes on where
-it is close, because it wins late, and where the runs end, the winner is run at half its rate.
+bracket); and where the runs end, the winner is run at half its rate.
 
 Nothing here depends on where the loss has its zero. Losses are ranked, and distances are measured
 on a log scale of the loss above a floor below everything seen (see ``Race.level``).
@@ -70,25 +69,11 @@ OVERHEAD = 0.3
 #: Seconds of a full-length run from which the cost is read from the clock.
 LEAST_CLOCK = 0.1
 #: Full-length runs that are kept for what comes later and is not in a step.
-SPARE = 0.3
-#: What of it may be spent on the two runs to the end that were paid for before.
-LEEWAY = 0.1
+SPARE = 0.2
 #: Fewest steps of the first rung from which the time of a step is read.
 LEAST_TIMED = 20
 #: An optimizer whose step takes so many steps of AdamW leaves after the first rung.
-DEAR = 2.6
-#: An optimizer that is behind the leader by more than this at the second rung, on the scale of the
-#: race, leaves there.
-FAR = 0.5
-#: The family that wins late, and how far behind the leader it may be at the third rung.
-LATE = "Muon"
-BEHIND = 0.1
-#: Larger rates of unit gradients that are tried at the second rung.
-LARGER = 2
-#: A larger rate goes on growing while it is worse by at most this, on the scale of the race.
-TIE = 0.05
-#: What slower steps than AdamW's fastest may add to a price at most.
-SLOWEST = 1.3
+DEAR = 2.0
 #: Parts of the race that can be left out, to see what they give.
 PARTS = ("second bracket", "own schedule")
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
@@ -229,7 +214,7 @@ class Race:
                 self._advance(entry, self.seed, second)
                 field.append(entry)
         if bracket:
-            field += self._run_larger_rates(field, second)
+            field += self._run_smaller_neighbour(field, second)
         if self.rises(second, [first]):
             field.append(self._run_calmest(second))
         field = self._choose_for_third_rung(field)
@@ -254,51 +239,34 @@ class Race:
 
     def _choose_finalists(self, field: Sequence[Entry]) -> list[Entry]:
         """What runs to the end, in this order while it can be paid for: the best of the third rung,
-        AdamW's best, and the others. Where every loss rises, the leader's too, weight decay and
-        AdamW at 1e-3 come first: short runs favour large rates, which with weight decay may be
-        right. Where nothing trains so far, AdamW at 1e-3 and at the next larger rate come first:
-        large rates lead on a plateau by chance, and what trains late does so at small ones.
-        Elsewhere Muon comes first where it is close.
+        AdamW's best, and the others. Where every loss rises, weight decay and AdamW at 1e-3 come
+        first: short runs favour large rates, which with weight decay may be right. Where nothing
+        trains so far, AdamW at 1e-3 and at the next larger rate come first: large rates lead on a
+        plateau by chance, and what trains late does so at small ones.
 
         Args:
             field: the settings of the third rung.
         """
         step = self.rungs[2]
-        reference = self._best_adamw(step, field)
-        ranked = self._payable(self._rank_entries(field, step), reference, LEEWAY)
-        wanted = [ranked[0], reference, *ranked]
+        ranked = self._rank_entries(field, step)
+        wanted = [ranked[0], self._best_adamw(step, field), *ranked]
         flat = self.is_flat(self.lowest(self.rungs[:3])[0])
         rise = self.lowest([step])[0] - self.lowest(self.rungs[:2])[0]
-        before = min(ranked[0].along(rung, self.seed) for rung in self.rungs[:2])
-        rise_of_leader = ranked[0].along(step, self.seed) - before
-        if not flat and min(rise, rise_of_leader) > RISEN * self.fall():
+        if not flat and rise > RISEN * self.fall():
             decayed = with_decay(self._best_adamw(self.rungs[0]).candidate, self.total)
             calm = [self._entry(decayed), self.entries[0]]
-            both = self._fits([(entry, self.total) for entry in calm])
-            wanted = [*(calm if both else calm[1:]), *wanted]
+            if self._fits([(entry, self.total) for entry in calm]):
+                wanted = [*calm, *wanted]
         elif flat or self._ignores_inputs(ranked[0], step):
             slow = [self.entries[0], self._entry_at(BASELINE.family, BASELINE.rate * FACTOR)]
             both = self._fits([(entry, self.total) for entry in slow])
             wanted = [*(slow if both else slow[:1]), *wanted]
-        else:
-            late = self._late_winner(ranked, step, BEHIND)
-            if late and self._fits([(entry, self.total) for entry in (*late, reference)]):
-                wanted = [*late, reference, *wanted]
         return _unique(wanted)
 
     def _ignores_inputs(self, entry: Entry, step: int) -> bool:
         """Whether the model of a run that stands at a step says the same for every input."""
         fall = self.start - entry.score(step, self.seed)
         return at_chance(self.bench.problem(self.seed), entry.runs[self.seed], fall)
-
-    def _late_winner(self, ranked: Sequence[Entry], step: int, behind: float) -> list[Entry]:
-        """The best setting of Muon, if it does not lead and is behind the leader by less than a
-        distance on the scale of the race; else nothing.
-        """
-        lead = self.level(ranked[0].score(step, self.seed))
-        own = [e for e in ranked if e.candidate.family == LATE][:1]
-        close = [e for e in own if self.level(e.score(step, self.seed)) - lead < behind]
-        return [e for e in close if e is not ranked[0]]
 
     def _rate_of_adamw(self, step: int) -> float:
         """Run AdamW at the best rate of the first rung, and at smaller ones while these are
@@ -349,52 +317,33 @@ class Race:
         ]
         return [*got_there, *others]
 
-    def _run_larger_rates(self, field: Sequence[Entry], step: int) -> list[Entry]:
-        """Run unit gradients to a step at larger rates while they win, where they are ahead of
-        AdamW by more than the noise: under heavy tails the best rate of AdamW is too small for
-        them. Where bad batches were measured the winner is tried with a weight decay at the larger
-        rate instead. Returns the new entries.
+    def _run_smaller_neighbour(self, field: Sequence[Entry], step: int) -> list[Entry]:
+        """Run the leader's family at the next smaller rate to a step. Returns the new entry in a
+        list, which is empty where nothing was run: where the leader is AdamW, whose smaller rates
+        were tried before, or where leader and AdamW could no longer get to the end.
         """
-        own = [e for e in field if e.candidate.family == CALMEST]
-        if not own or self.scale.tailed:
+        leader = self._rank_entries(field, step)[0]
+        if leader.candidate.family == BASELINE.family:
             return []
-        entry, added = own[0], list[Entry]()
-
-        def level(of: Entry) -> float:
-            return self.level(of.score(step, self.seed))
-
-        if not level(self._best_adamw(step, field)) - level(entry) > self.noise.reach():
+        entry = self._entry_at(leader.candidate.family, leader.candidate.rate / FACTOR)
+        to_the_end = [(e, self.total) for e in (leader, self._best_adamw(step, field))]
+        if any(entry is e for e in field) or not self._fits([(entry, step), *to_the_end]):
             return []
-        for _ in range(LARGER):
-            larger = self._entry_at(CALMEST, entry.candidate.rate * FACTOR)
-            known = any(larger is e for e in field)
-            if known or not self._affordable([(larger, step)], step):
-                break
-            self._enter(larger, step)
-            added.append(larger)
-            if not level(larger) < level(entry) + TIE:
-                break
-            entry = larger
-        return added
+        self._enter(entry, step)
+        return [entry]
 
     def _choose_for_third_rung(self, field: Sequence[Entry]) -> list[Entry]:
-        """The best of the second rung, AdamW's best, Muon and the best of other optimizers where
-        they are not far behind, as many as can be paid for so that two reach the end. Where no loss
-        has fallen yet the best alone: what it saves pays for three runs to the end.
+        """The best of the second rung, AdamW's best, and the best of other optimizers, as many as
+        can be paid for so that two reach the end. Where no loss has fallen yet the best alone: what
+        it saves pays for three runs to the end.
         """
         step = self.rungs[1]
-        reference = self._best_adamw(step, field)
-        ranked = self._payable(self._rank_entries(field, step), reference)
+        ranked = self._rank_entries(field, step)
         if self.is_flat(self.lowest(self.rungs[:2])[0]):
             return ranked[:1]
-        near = self.level(ranked[0].score(step, self.seed)) + FAR
-        others = [
-            entry
-            for entry in (*_best_of_families(ranked).values(), *ranked)
-            if self.level(entry.score(step, self.seed)) < near
-        ]
-        late = self._late_winner(ranked, step, FAR)
-        chosen = _unique([ranked[0], reference, *late, *others])[: KEEP[0]]
+        best_of_families = _best_of_families(ranked).values()
+        wanted = [ranked[0], self._best_adamw(step, field), *best_of_families, *ranked]
+        chosen = _unique(wanted)[: KEEP[0]]
         while len(chosen) > KEEP[1]:
             # Even if the slowest two are those that reach the end.
             by_cost = sorted(chosen, key=lambda e: -self._step_cost(e.candidate.family))
@@ -463,29 +412,7 @@ class Race:
             if rung <= step:
                 self._advance(entry, self.seed, rung)
 
-    def _payable(
-        self, ranked: Sequence[Entry], reference: Entry, leeway: float = 0.0
-    ) -> list[Entry]:
-        """The settings that can run to the end beside AdamW's best; that one alone if none can.
-
-        Args:
-            ranked: settings, best first.
-            reference: AdamW's best.
-            leeway: see ``_fits``.
-        """
-
-        def fits(entry: Entry) -> bool:
-            to_the_end = [(entry, self.total), (reference, self.total)]
-            return self._fits(to_the_end, by_cost_alone=True, leeway=leeway)
-
-        return [entry for entry in ranked if fits(entry)] or [reference]
-
-    def _fits(
-        self,
-        wanted: Iterable[tuple[Entry, int]],
-        by_cost_alone: bool = False,
-        leeway: float = 0.0,
-    ) -> bool:
+    def _fits(self, wanted: Iterable[tuple[Entry, int]], by_cost_alone: bool = False) -> bool:
         """Whether further runs fit into the cost, and into the seconds.
 
         The cost of a step is that of its optimizer (see ``_step_cost``).
@@ -493,7 +420,6 @@ class Race:
         Args:
             wanted: pairs (entry, step to which it is to run).
             by_cost_alone: the seconds do not count.
-            leeway: full-length runs that the cost may be above what is planned for.
         """
         cost, steps = 0.0, 0  # of the further runs, in full-length runs and in steps
         #: id of an entry -> the entry and the last step wanted of it: it may be wanted twice.
@@ -505,7 +431,7 @@ class Race:
             missing = max(0, until - max(self._asked.get(id(entry), {0})))
             cost += self._step_cost(entry.candidate.family) * missing / self.total
             steps += missing
-        if self.clock_cost() + cost * self._slowness() > COST - SPARE + leeway:
+        if self.clock_cost() + cost > COST - SPARE:
             return False
         if self.seconds is None or by_cost_alone:
             return True
@@ -539,21 +465,6 @@ class Race:
             for run, asked in self._asked_steps(entry)
         )
         return (self.work_before + work) / seconds_per_run
-
-    def _slowness(self) -> float:
-        """How much longer the steps so far took than they should have, by what a step of each
-        optimizer takes: other programs on the machine slow the next ones down as well.
-        """
-        seconds_per_run = self._seconds_per_run()
-        planned = self.weighted_cost() * seconds_per_run
-        if seconds_per_run < LEAST_CLOCK or not planned > 0:
-            return 1.0
-        took = sum(
-            run.stepping * min(1.0, asked / max(1, run.steps))
-            for entry in self.entries
-            for run, asked in self._asked_steps(entry)
-        )
-        return min(SLOWEST, max(1.0, took / planned))
 
     def _seconds_per_run(self) -> float:
         """Seconds of a full-length run of AdamW by ``work_clock``, at the pace of its fastest run:
