@@ -437,17 +437,24 @@ def table(path: Path) -> str:
                 ]
             )
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
+        live = _live(of)
+        where = f" ({len(live)} tasks that can train)" if len(live) < len(of) else ""
         parts += [
             f"**{title}**, {len(of)} of {len(SPLITS[split])} tasks finished. Gap to the best of "
-            f"60 runs, seed 0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
-            f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
-            f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
-            f"{statistics.median(cost):.1f}, most {max(cost):.1f}."
+            f"60 runs{where}, seed 0: {_summary([row.gap(FULL) for row in live])}; on fresh seeds: "
+            f"{_summary([row.gap(FULL, fresh=True) for row in live])}. Against AdamW at 1e-3, "
+            f"fresh seeds: {_summary([row.against_adamw() for row in live])}. Runs by the clock: "
+            f"median {statistics.median(cost):.1f}, most {max(cost):.1f}."
             + "".join(_of_race(of, race) for race in races)
             + "".join(_refusals(split, done)),
             _table(lines),
         ]
     return "\n\n".join([*parts, *_verdicts(done), *_ablations(found)])
+
+
+def _live(of: list[Row]) -> list[Row]:
+    """The tasks on which something can train; on the others a gap says nothing."""
+    return [row for row in of if row.task not in recommend_sixth.DEAD]
 
 
 def _beside(row: Row, race: str) -> list[str]:
@@ -464,9 +471,10 @@ def _of_race(of: list[Row], race: str) -> str:
     if not ran:
         return ""
     cost = [row.modes[race][2]["clock"]["cpu"] for row in ran]
+    live = _live(ran)
     return (
-        f" The {race}: {_summary([row.gap(race) for row in ran])}; on fresh seeds: "
-        f"{_summary([row.gap(race, fresh=True) for row in ran])}; runs by the clock: median "
+        f" The {race}: {_summary([row.gap(race) for row in live])}; on fresh seeds: "
+        f"{_summary([row.gap(race, fresh=True) for row in live])}; runs by the clock: median "
         f"{statistics.median(cost):.1f}, most {max(cost):.1f}."
     )
 
