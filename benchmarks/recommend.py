@@ -1,4 +1,4 @@
-"""How good is ``mindgap recommend``? 62 tasks against a random search of 60 full-length runs each.
+"""How good is ``mindgap recommend``? 74 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
     python benchmarks/recommend.py RECORDS.jsonl --split judge2 --jobs 15
@@ -26,6 +26,9 @@ answers there (``REPAIRED``) was repaired after a look at them:
 
     python benchmarks/recommend.py RECORDS.jsonl --split judge5 --kinds recommend fresh \\
         --modes "repaired race"
+
+Twelve more (``recommend_sixth.py``) judge that repair, and the new race of the fifth judging with
+the same repair beside it (``SIXTH``).
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ import recommend_fifth
 import recommend_fourth
 import recommend_judged
 import recommend_more
+import recommend_sixth
 import recommend_tasks
 import recommend_third
 import torch
@@ -76,8 +80,14 @@ NEWER = "newer race"
 FIFTH = "fifth race"
 #: The former race after the repair that the twelve led to: when it says that nothing trains.
 REPAIRED = "repaired race"
+#: The fifth race with the same repair, which twelve further tasks judge beside today's race.
+SIXTH = "sixth race"
+#: Races that run a setting of the same name otherwise than today's: their Muon is another one.
+OTHER_SETTINGS = (FIFTH, SIXTH)
+#: Kinds of answers that say that nothing trains, without code.
+NOTHING_TRAINS = ("nothing trains", "at chance", "diverged")
 #: Races whose answers stand beside those of the former race: list of tasks -> races.
-BESIDE = {"judge4": (NEWER,), "judge5": (FIFTH, REPAIRED)}
+BESIDE = {"judge4": (NEWER,), "judge5": (FIFTH, REPAIRED), "judge6": (SIXTH,)}
 Setting = dict[str, Any]
 
 
@@ -89,6 +99,7 @@ SPLITS: dict[str, dict[str, tuple[Any, int]]] = {
     "judge3": recommend_third.TASKS,
     "judge4": recommend_fourth.TASKS,
     "judge5": recommend_fifth.TASKS,
+    "judge6": recommend_sixth.TASKS,
 }
 TITLES = {
     "development": "Development",
@@ -97,6 +108,7 @@ TITLES = {
     "judge3": "Judged a third time",
     "judge4": "Judged a fourth time",
     "judge5": "Judged a fifth time",
+    "judge6": "Judged a sixth time",
 }
 
 
@@ -211,13 +223,17 @@ def _load() -> None:
 
 
 def recommended(task: str, mode: str) -> dict[str, Any]:
-    """The recommendation in one mode, and its cost."""
+    """The recommendation in one mode, and its cost; or the error with which it refuses the task."""
     from mindgap.advise.recommendation import recommend
+    from mindgap.base.check import RuleError
 
     factory, steps = tasks()[task]
     _load()
     wall, cpu = time.perf_counter(), time.process_time()
-    answer = recommend(factory, minutes=60, steps=steps, **MODES.get(mode, {}))
+    try:
+        answer = recommend(factory, minutes=60, steps=steps, **MODES.get(mode, {}))
+    except RuleError as error:  # it refuses the problem
+        return {"error": str(error)}
     took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     wall, cpu = time.perf_counter(), time.process_time()
     full_run(task, adamw(1e-3), 0)
@@ -291,13 +307,25 @@ def jobs_of(kind: str, names: Iterable[str], modes: Iterable[str], path: Path) -
         return [["recommend", task, mode] for task in names for mode in modes]
     found = []
     for task in names:
+        runs: list[list[Any]]  # settings, each with the race that runs it otherwise, if any
         if kind == "final":
-            settings = [*best_of_search(task, done), *(adamw(rate) for rate in RATES)]
+            runs = [[s] for s in (*best_of_search(task, done), *(adamw(rate) for rate in RATES))]
         else:
-            lines = [done.get(key(["recommend", task, mode])) for mode in modes]
-            settings = [line["setting"] for line in lines if line and line["setting"]]
-        found += [["final", task, [s, seed]] for s in settings for seed in FRESH_SEEDS]
+            lines = {mode: done.get(key(["recommend", task, mode])) for mode in modes}
+            runs = [
+                [line["setting"], *_other(mode)]
+                for mode, line in lines.items()
+                if line and line.get("setting")
+            ]
+        found += [["final", task, [s, seed, *o]] for s, *o in runs for seed in FRESH_SEEDS]
     return found
+
+
+def _other(race: str) -> list[str]:
+    """What stands behind setting and seed in a job on a fresh seed: the race, where it runs the
+    setting otherwise than today's.
+    """
+    return [race] if race in OTHER_SETTINGS else []
 
 
 @dataclass(frozen=True)
@@ -336,8 +364,9 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
     """Every task whose search and recommendation are finished."""
 
     def mean(task: str, setting: Setting | None, race: str = FULL) -> float:
-        other = [FIFTH] if race == FIFTH else []
-        lines = [done.get(key(["final", task, [setting, seed, *other]])) for seed in FRESH_SEEDS]
+        lines = [
+            done.get(key(["final", task, [setting, seed, *_other(race)]])) for seed in FRESH_SEEDS
+        ]
         if not all(lines):
             return math.nan
         return statistics.fmean(line["loss"] for line in lines if line)
@@ -347,12 +376,12 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
         best = best_of_search(task, done)
         answers = {
             mode: done.get(key(["recommend", task, mode]))
-            for mode in (*MODES, REFUSED, NEWER, FIFTH, REPAIRED)
+            for mode in (*MODES, REFUSED, NEWER, FIFTH, REPAIRED, SIXTH)
         }
         modes = {
             mode: (line["loss"], mean(task, line["setting"], mode), line)
             for mode, line in answers.items()
-            if line
+            if line and "error" not in line
         }
         if not best or FULL not in modes:
             continue
@@ -372,7 +401,8 @@ def _table(lines: list[list[str]]) -> str:
 
 def table(path: Path) -> str:
     """The tables of the document."""
-    found = rows(read(path))
+    done = read(path)
+    found = rows(done)
     if not found:
         return "No task is finished yet."
     head = ["task", "best of the search", "recommendation", "gap", "gap on fresh seeds"]
@@ -407,16 +437,24 @@ def table(path: Path) -> str:
                 ]
             )
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
+        live = _live(of)
+        where = f" ({len(live)} tasks that can train)" if len(live) < len(of) else ""
         parts += [
             f"**{title}**, {len(of)} of {len(SPLITS[split])} tasks finished. Gap to the best of "
-            f"60 runs, seed 0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
-            f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
-            f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
-            f"{statistics.median(cost):.1f}, most {max(cost):.1f}."
-            + "".join(_of_race(of, race) for race in races),
+            f"60 runs{where}, seed 0: {_summary([row.gap(FULL) for row in live])}; on fresh seeds: "
+            f"{_summary([row.gap(FULL, fresh=True) for row in live])}. Against AdamW at 1e-3, "
+            f"fresh seeds: {_summary([row.against_adamw() for row in live])}. Runs by the clock: "
+            f"median {statistics.median(cost):.1f}, most {max(cost):.1f}."
+            + "".join(_of_race(of, race) for race in races)
+            + "".join(_refusals(split, done)),
             _table(lines),
         ]
-    return "\n\n".join([*parts, *_ablations(found)])
+    return "\n\n".join([*parts, *_verdicts(done), *_ablations(found)])
+
+
+def _live(of: list[Row]) -> list[Row]:
+    """The tasks on which something can train; on the others a gap says nothing."""
+    return [row for row in of if row.task not in recommend_sixth.DEAD]
 
 
 def _beside(row: Row, race: str) -> list[str]:
@@ -433,9 +471,10 @@ def _of_race(of: list[Row], race: str) -> str:
     if not ran:
         return ""
     cost = [row.modes[race][2]["clock"]["cpu"] for row in ran]
+    live = _live(ran)
     return (
-        f" The {race}: {_summary([row.gap(race) for row in ran])}; on fresh seeds: "
-        f"{_summary([row.gap(race, fresh=True) for row in ran])}; runs by the clock: median "
+        f" The {race}: {_summary([row.gap(race) for row in live])}; on fresh seeds: "
+        f"{_summary([row.gap(race, fresh=True) for row in live])}; runs by the clock: median "
         f"{statistics.median(cost):.1f}, most {max(cost):.1f}."
     )
 
@@ -446,6 +485,56 @@ def _summary(gaps: list[float]) -> str:
         return "not run"
     some = "" if len(known) == len(gaps) else f" ({len(known)} of {len(gaps)} tasks)"
     return f"median {_percent(statistics.median(known))}, worst {_percent(max(known))}{some}"
+
+
+def _refusals(split: str, done: dict[str, dict[str, Any]]) -> list[str]:
+    """Of every task that `recommend` refuses with an error, a sentence with the error."""
+    lines = {task: done.get(key(["recommend", task, FULL]), {}) for task in SPLITS[split]}
+    return [
+        f' `{task}` is refused with an error: "{line["error"]}".'
+        for task, line in lines.items()
+        if "error" in line
+    ]
+
+
+def verdicts(done: dict[str, dict[str, Any]], mode: str, splits: Iterable[str]) -> list[int]:
+    """How often a race says that nothing trains, over its first answers on some lists of tasks.
+
+    Returns:
+        The number of live tasks; on how many of them it says that nothing trains, which is wrong,
+        and on how many that all losses rise; the number of tasks on which nothing can train; on how
+        many of these it says so, and how many it refuses with an error.
+    """
+    counts = [0] * 6
+    for task in (task for split in splits for task in SPLITS[split]):
+        line = done.get(key(["recommend", task, mode]))
+        if line is None:
+            continue
+        kind, first = line.get("kind"), 3 if task in recommend_sixth.DEAD else 0
+        counts[first] += 1
+        counts[first + 1] += kind in NOTHING_TRAINS
+        counts[first + 2] += "error" in line if first else kind == "rises"
+    return counts
+
+
+def _verdicts(done: dict[str, dict[str, Any]]) -> list[str]:
+    """The table of how often the answer is that nothing trains, from all judgings."""
+    known = [split for split in SPLITS if split != "judge6"]
+    races = {
+        "the race of the time, before the repair": (FULL, known),
+        "today's race, after the repair, on known tasks": (REPAIRED, known),
+        "**today's race on unseen tasks**": (FULL, ["judge6"]),
+        f"the {REFUSED}": (REFUSED, known),
+        f"the {NEWER}": (NEWER, known),
+        f"the {FIFTH}": (FIFTH, known),
+        f"the {SIXTH}": (SIXTH, ["judge6"]),
+    }
+    head = ["", "tasks that train", "it says that nothing trains (wrong)", "it says that all rise"]
+    head += ["tasks where nothing can train", "it says so (right)", "it refuses them with an error"]
+    lines = [
+        [race, *map(str, verdicts(done, mode, splits))] for race, (mode, splits) in races.items()
+    ]
+    return ["**How often the answer is that nothing trains**:", _table([head, *lines])]
 
 
 def _ablations(found: list[Row]) -> list[str]:
@@ -492,7 +581,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--split", choices=list(SPLITS), help="all tasks of a list, one mode")
     parser.add_argument("--tasks", nargs="*", help="default: all")
-    parser.add_argument("--modes", nargs="*", choices=[*MODES, REPAIRED])
+    parser.add_argument("--modes", nargs="*", choices=[*MODES, REPAIRED, SIXTH])
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after that")
     parser.add_argument("--table", action="store_true", help="only print the tables")
     parser.add_argument("--docs", type=Path, help="with --table: the page to write them into")

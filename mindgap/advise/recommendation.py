@@ -587,6 +587,13 @@ def _answer(
             f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: try "
             "fewer steps, or keep the best weights."
         )
+    if decision.kind in ("nothing trains", "at chance"):
+        names = ", ".join(entry.candidate.name for entry in race.finalists())
+        notes.append(
+            f"Only these ran to the end: {names}. A loss that stays flat before it falls looks the "
+            "same until then: of 10 unseen tasks that train, this answer was wrong on 1. Before "
+            "you change the model, try more steps, and AdamW at lr 0.01 and 0.03 to the end."
+        )
     tried = [
         Tried(
             name=e.candidate.name,

@@ -189,6 +189,10 @@ def test_where_nothing_trains_the_answer_says_so() -> None:
 
     answer = recommend(dead, minutes=5, steps=96, measure=False)
     assert answer.sentence.startswith("Nothing trains")
+    (note,) = [note for note in answer.notes if "ran to the end" in note]
+    full = {run.name for run in answer.tried if run.steps == 96 and run.seed == 0}
+    assert full
+    assert all(name in note for name in full)  # what falls later than these cannot be seen
     assert 96 in [t.steps for t in answer.tried if t.name == BASELINE.name]
     assert not answer.code
     assert answer.decision.setting == ""

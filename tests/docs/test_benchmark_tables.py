@@ -89,9 +89,35 @@ def test_the_page_on_recommend_has_the_figures_of_the_fifth_judging() -> None:
         assert f"| {' | '.join([name, *values])} |" in page.replace("**", ""), (name, values)
 
 
+def test_the_page_on_recommend_has_the_figures_of_the_sixth_judging() -> None:
+    """Those of the registered rule: gaps where something can train, costs and verdicts anywhere."""
+    page = (ROOT / "docs" / "recommend.md").read_text(encoding="utf-8")
+    recommend = script("recommend")
+    done = recommend.read(RECORDS / "recommend" / "records.jsonl")
+    found = [row for row in recommend.rows(done) if row.task in recommend.SPLITS["judge6"]]
+    races, live = (recommend.FULL, recommend.SIXTH), recommend._live(found)
+    assert [len(found), len(live)] == [11, 10]  # one task is refused with an error
+    gaps = {race: [row.gap(race) for row in live] for race in races}
+    fresh = {race: [row.gap(race, fresh=True) for row in live] for race in races}
+    verdicts = [recommend.verdicts(done, race, ["judge6"]) for race in races]
+    lines = {
+        "(i) gaps above 15 %": [str(sum(gap > 15 for gap in gaps[race])) for race in races],
+        "(ii) median gap": [f"+{statistics.median(gaps[race]):.1f} %" for race in races],
+        "(iii) most runs by its own count": [
+            f"{max(row.modes[race][2]['said'] for row in found):.2f}" for race in races
+        ],
+        '(iv) wrong "nothing trains", of 10': [str(counts[1]) for counts in verdicts],
+        '(iv) right "nothing trains", of 2': [str(counts[4]) for counts in verdicts],
+        "median gap on fresh seeds": [f"+{statistics.median(fresh[race]):.1f} %" for race in races],
+    }
+    for name, values in lines.items():
+        assert f"| {' | '.join([name, *values])} |" in page, (name, values)
+
+
 def test_the_tasks_that_judge_recommend_are_those_that_were_registered() -> None:
     registered = json.loads((RECORDS / "recommend" / "split.json").read_text())["sha256"]
-    judging = {f"recommend_{name}.py" for name in ("judged", "again", "third", "fourth", "fifth")}
+    names = ("judged", "again", "third", "fourth", "fifth", "sixth")
+    judging = {f"recommend_{name}.py" for name in names}
     assert set(registered) == {"recommend_tasks.py", *judging}
     for name, checksum in registered.items():
         assert hashlib.sha256((ROOT / "benchmarks" / name).read_bytes()).hexdigest() == checksum
