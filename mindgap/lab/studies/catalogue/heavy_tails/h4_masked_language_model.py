@@ -326,7 +326,8 @@ STUDY = Study(
             "the loss is saved or the accuracy is lower, one-sided at 95 % for all four parts "
             "together. Every optimizer must end 1 nat below the frequencies of word pieces: "
             "otherwise not trained. Steps are searched at 1,000 steps, a factor 3 apart, on "
-            "validation text. ACClip is Algorithm 1 as printed.",
+            "validation text; the two best run again at full length. ACClip is Algorithm 1 as "
+            "printed.",
         ),
     },
     lengths={"gpu": "4,000 of 1,000,000 steps"},
