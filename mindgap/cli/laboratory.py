@@ -248,8 +248,8 @@ def tune(
     confirm: Annotated[
         int,
         typer.Option(
-            help="With --grid and overrides that shorten the runs: try so many of each "
-            "method's best points again without the overrides, and choose among them."
+            help="With --grid and fewer steps= or epochs=: try so many of each method's best "
+            "points again at full length, and choose among them."
         ),
     ] = 0,
     jobs: Annotated[

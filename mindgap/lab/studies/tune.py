@@ -43,6 +43,9 @@ JOURNAL_FILE, GRID_FILE = "tuning.journal", "tuning-grid.journal"
 #: Tuning runs have seeds from here on; the runs that are reported count from 0.
 FIRST_SEED = 10_000
 
+#: Overrides that shorten the runs of a search.
+SHORTENING = ("steps", "epochs", "every", "oracle_calls", "readings")
+
 #: What a trial may raise when its numbers grow without bound.
 DIVERGENCE = (OverflowError, FloatingPointError)
 
@@ -165,8 +168,8 @@ def tune(
         seeds: tuning seeds that each trial is averaged over.
         grid: try every point of ``study.grid`` instead, on ``study.tuning_seeds``.
         overrides: setting -> value for all methods alike (a smaller budget, say).
-        confirm: so many of a method's best points of a grid are tried again without the overrides,
-            and one of them is chosen; 0: none.
+        confirm: so many of a method's best points of a grid are tried again without the overrides
+            named in :data:`SHORTENING`, and one of them is chosen; 0: none.
         jobs: methods searched at the same time; with ``grid``, points of all methods.
         on_trial: called with method, number and value of each trial.
 
@@ -228,7 +231,8 @@ def tune(
         trials_of = _tune_by_optuna(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
     confirmed: Mapping[str, list[TunedTrial]] = {}
     if confirm:
-        at_length = _settings_to_tune(study, scale, tuple(space), None)
+        kept = {name: value for name, value in (overrides or {}).items() if name not in SHORTENING}
+        at_length = _settings_to_tune(study, scale, tuple(space), kept)
         only = {
             method: [dict(trial.settings) for trial in _best_trials(tried, confirm)]
             for method, tried in trials_of.items()

@@ -171,10 +171,16 @@ def test_an_interrupted_grid_repeats_no_point_and_other_settings_are_another_sea
 def test_the_best_points_of_a_shortened_search_are_tried_again_as_the_scale_has_them(
     tmp_path: Path,
 ) -> None:
-    one = replace(GRID, methods={"slow": {"best": -2.0}}, tuning_seeds=(7,))
+    def loop(trial: Trial) -> Iterator[Row]:
+        """Runs of fewer than ten steps have another optimum, 0.1."""
+        best = trial["best"] if trial["steps"] >= 10 else -1.2
+        return bowl(Trial(trial.method, trial.seed, {**trial.settings, "best": best}))
+
+    one = replace(GRID, methods={"slow": {"steps": 10, "best": 0.0}}, tuning_seeds=(7,), loop=loop)
     SEEN.clear()
-    # The shortened search sees another optimum, 0.1, whose neighbours are 0.01 and 1.
-    found = tune(one, "quick", tmp_path, grid=True, overrides={"best": "-1.2"}, confirm=2, jobs=1)
+    # An override that does not shorten a run stays.
+    shorter = {"steps": "4", "best": "-2"}
+    found = tune(one, "quick", tmp_path, grid=True, overrides=shorter, confirm=2)
     slow = found.methods["slow"]
     assert [lr for _, _, lr in SEEN] == pytest.approx([0.1, 0.01, 1.0, 0.1, 0.01])
     assert [t.settings["lr"] for t in slow.confirmed] == pytest.approx([0.1, 0.01])
