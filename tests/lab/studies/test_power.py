@@ -272,6 +272,8 @@ def test_a_control_without_a_gain_decides_nothing_in_the_simulation_too() -> Non
         ("s3-clipping-speeds-up", heights, {"test_accuracy": 0.89}, "convolutions: the best"),
         ("t4-variance-reduction", gaps, {}, ""),
         ("t4-variance-reduction", gaps, {"test_error": 0.12}, "SGD reaches 90%"),
+        ("h4-masked-language-model", pre_trained, {}, ""),
+        ("h4-masked-language-model", pre_trained, {"by_frequency": 5.5}, "Adam and ACClip end"),
         ("h5-question-answering", questions, {}, ""),
         ("h5-question-answering", questions, {"test_f1": 0.15}, "sliding windows"),
     ],
@@ -282,7 +284,7 @@ def test_each_network_has_its_gate_in_whatever_order_the_runs_are_read(
 ) -> None:
     """A convex control or another network may come first in the folder of records."""
     study = find(name)
-    gains = np.full((3, 3), 0.5)[: study.designs["gpu"].parts]
+    gains = np.full((4, 3), 0.5)[: study.designs["gpu"].parts]
     rows = {
         method: [{**row, **{k: v for k, v in change.items() if k in row}} for row in seeds]
         for method, seeds in ends(gains).items()
@@ -292,6 +294,14 @@ def test_each_network_has_its_gate_in_whatever_order_the_runs_are_read(
     assert (found.verdict == "not trained") == bool(failed)
     assert failed in found.gate
     assert ("failed" in found.gate) == bool(failed)
+
+
+def test_slow_sgd_does_not_make_h4_untrained() -> None:
+    study = find("h4-masked-language-model")
+    ends = pre_trained(np.full((4, 3), 0.5))
+    for row in ends["shallow, SGD with momentum"]:
+        row["test_loss"] = 9.0
+    assert study.verdict(made_up(study.name, ends, scale="gpu")).verdict == "holds"
 
 
 def test_gains_with_other_parts_than_it_says_are_refused() -> None:

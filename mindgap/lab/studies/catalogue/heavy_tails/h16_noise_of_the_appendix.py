@@ -142,7 +142,7 @@ H16_NOISE_OF_THE_APPENDIX = Study(
             seeds=(2, 5),
         ),
         "gpu": Scale(
-            {**ON_DEVICE, "minibatches": 5000, "moments": [1000, 5000], "train_batch": 128},
+            {**ON_DEVICE, "minibatches": 10_000, "moments": [1000, 5000], "train_batch": 128},
             seeds=5,
             methods={
                 "transformer": {**BERT_IN_TRAINING, "batch": 1},
