@@ -277,6 +277,16 @@ def test_a_network_that_has_not_learnt_is_not_trained_whatever_the_parts_say(
     assert find(name).judge(made_up(name, ends, "gpu")).verdict == "not trained"
 
 
+@pytest.mark.parametrize(("name", "runs"), [(H2, drifting), (H16, of_the_appendix)])
+def test_a_network_on_noisy_labels_need_not_end_a_whole_nat_below_frequencies(name, runs) -> None:
+    design = find(name).designs["gpu"]
+    ends = runs(np.array([*design.margins, *[1.0] * design.answers])[:, None] * np.ones(3))
+    for loss, verdict in ((5.3, "holds"), (5.4, "not trained")):  # of 6.0, needed 5.376
+        for row in ends["convolutional network"][0]:
+            row["loss"] = loss
+        assert find(name).judge(made_up(name, ends, "gpu")).verdict == verdict
+
+
 def test_a_mean_between_two_bounds_and_a_gap_in_which_a_part_is_open() -> None:
     def answer(values: list[float], **bounds: float) -> str:
         parts = Parts()
