@@ -239,13 +239,22 @@ def full(grid: Mapping[str, Any], read: Read, short: Read) -> Choice:
     return finish(grid, tried, lambda point: read(point, 1.0), len(points), 1.0)
 
 
-def shorter(share: float) -> Callable[..., Choice]:
-    """Every point with a share of the steps, and nothing else: what ``steps=`` does today."""
+def shorter(share: float, confirm: int = 0) -> Callable[..., Choice]:
+    """Every point with a share of the steps: what ``steps=`` does. With ``confirm`` so many of the
+    best points run again at full length, and the best of them is taken: ``mindgap tune --confirm``.
+    """
 
     def rule(grid: Mapping[str, Any], read: Read, short: Read) -> Choice:
         points = grid_points(grid)
         tried = [TunedTrial(point, short(point, share)) for point in points]
-        return finish(grid, tried, lambda p: short(p, share), share * len(points), share)
+        found = finish(grid, tried, lambda p: short(p, share), share * len(points), share)
+        if not confirm:
+            return found
+        # ``finish`` has added the points beyond the ends to the list.
+        ranked = sorted(tried, key=lambda trial: trial.value)
+        best = [trial for trial in ranked if math.isfinite(trial.value)][:confirm] or ranked[:1]
+        again = [TunedTrial(trial.settings, read(dict(trial.settings), 1.0)) for trial in best]
+        return Choice(dict(best_trial(again).settings), found.cost + len(again))
 
     return rule
 
@@ -320,6 +329,7 @@ RULES: dict[str, Callable[..., Choice]] = {
     "a third at 1/4": halving((0.25,), 1 / 3),
     "runs of 1/2": shorter(0.5),
     "runs of 1/4": shorter(0.25),
+    "runs of 1/4, best 2 whole": shorter(0.25, confirm=2),
     "halve twice, up, neighbours": halving((0.25, 0.5), 0.5, neighbours=True),
     "a quarter at 1/4, neighbours": halving((0.25,), 0.25, neighbours=True),
 }

@@ -245,6 +245,13 @@ def tune(
             "instead, and further points where the best one is an end.",
         ),
     ] = False,
+    confirm: Annotated[
+        int,
+        typer.Option(
+            help="With --grid and fewer steps= or epochs=: try so many of each method's best "
+            "points again at full length, and choose among them."
+        ),
+    ] = 0,
     jobs: Annotated[
         int, typer.Option(help="Methods searched at the same time; with --grid, points.")
     ] = 1,
@@ -274,6 +281,7 @@ def tune(
                 seeds=seeds,
                 grid=grid,
                 overrides=overrides,
+                confirm=confirm,
                 jobs=jobs,
                 on_trial=lambda method, number, value: advance(
                     f"{method}, trial {number}: {value:.4g}"
@@ -283,7 +291,7 @@ def tune(
             (
                 study.name,
                 method,
-                len(method_tuning.trials),
+                len(method_tuning.trials) + len(method_tuning.confirmed),
                 ", ".join(
                     f"{setting}={value:.4g}{' (an end)' if setting in method_tuning.ends else ''}"
                     for setting, value in method_tuning.chosen.items()

@@ -105,14 +105,20 @@ class MethodTuning:
     value: float  # their validation value
     seconds: float  # of all trials
     trials: tuple[TunedTrial, ...]  # in order
+    #: the best trials again at full length, of which one was chosen; empty where none was repeated
+    confirmed: tuple[TunedTrial, ...] = ()
 
     def __post_init__(self) -> None:
         """Turn trials that were read from a file into ``TunedTrial``, and check that all settings
         are numbers and that every trial has those of ``chosen``.
         """
-        trials = tuple(t if isinstance(t, TunedTrial) else TunedTrial(**t) for t in self.trials)
-        object.__setattr__(self, "trials", trials)
-        for settings in (self.chosen, *(trial.settings for trial in trials)):
+        for name in ("trials", "confirmed"):
+            trials = (
+                t if isinstance(t, TunedTrial) else TunedTrial(**t) for t in getattr(self, name)
+            )
+            object.__setattr__(self, name, tuple(trials))
+        every_trial = (*self.trials, *self.confirmed)
+        for settings in (self.chosen, *(trial.settings for trial in every_trial)):
             if not self.chosen.keys() <= settings.keys():
                 raise ValueError(f"every trial must have the settings {sorted(self.chosen)}")
             if not all(isinstance(value, (int, float)) for value in settings.values()):

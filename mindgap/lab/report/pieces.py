@@ -301,24 +301,27 @@ def tuned_table(study: Loaded) -> list[tuple[str, ...]]:
     for method, search in study.tuning.methods.items():
         settings = ", ".join(f"{name} = {value:.3g}" for name, value in search.chosen.items())
         at_an_end = f" (an end for {', '.join(search.ends)})" if search.ends else ""
-        trials, value, seconds = len(search.trials), number(search.value), number(search.seconds)
+        trials = len(search.trials) + len(search.confirmed)
+        value, seconds = number(search.value), number(search.seconds)
         rows.append((method, str(trials), settings + at_an_end, value, seconds))
     return rows
 
 
 def tried_table(study: Loaded) -> list[tuple[str, ...]]:
     """The table of the points that ``mindgap tune`` tried: method, settings in the order of the
-    search space (empty where a method lacks one), value of the metric.
+    search space (empty where a method lacks one), value of the metric. Points that were tried
+    again at full length come last.
     """
     names = list(study.tuning.space)
     return [
         (
-            method,
+            f"{method}{again}",
             *(f"{trial.settings[name]:.3g}" if name in trial.settings else "" for name in names),
             number(trial.value),
         )
         for method, search in study.tuning.methods.items()
-        for trial in search.trials
+        for again, trials in (("", search.trials), (", at full length", search.confirmed))
+        for trial in trials
     ]
 
 

@@ -58,7 +58,7 @@ def device_run(
     read: Callable[[], Row],
     *,
     steps: int,
-    every: int | Sequence[int],
+    every: int,
     schedule: str = "constant",
     bfloat16: bool = False,
     carried: Sequence[torch.Tensor] = (),
@@ -78,8 +78,7 @@ def device_run(
         epoch: number of an epoch, from 0 -> its batches. Its random numbers depend on that number
             alone (a stream of that name), so that a resumed run sees the same.
         read: a row, without ``step``, of evaluation data; the model must be as before afterwards.
-        steps, every: steps in all, and steps between two rows, or the steps after which there is a
-            row, in their order.
+        steps, every: steps in all, and steps between two rows.
         schedule: see :func:`~mindgap.lab.studies.training_runs.step_factor`.
         bfloat16: on CUDA, train with autocast to bfloat16.
         carried: state that goes on from batch to batch (of an LSTM, a memory), on the device; it is
@@ -102,9 +101,7 @@ def device_run(
     from mindgap.measure.captured import CapturedGradient
 
     # Steps after which there is a row; there is always one after the last step.
-    row_steps = (
-        range(whole("every", every, least=1), steps, every) if isinstance(every, int) else every
-    )
+    row_steps = range(whole("every", every, least=1), steps, every)
     restored, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]
     step = restored.get("step", 0)
     first_loss = restored.get("first", 0.0)  # of the first batch; 0: not known yet

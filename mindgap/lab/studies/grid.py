@@ -95,6 +95,7 @@ def grid_search(
     journal: Path,
     jobs: int = 1,
     on_trial: Callable[[str, int, float], None] = lambda method, number, value: None,
+    only: Mapping[str, Sequence[Settings]] | None = None,
 ) -> dict[str, list[TunedTrial]]:
     """Try every point for every method, then points :func:`beyond` the ends until each method's
     best lies inside.
@@ -111,13 +112,17 @@ def grid_search(
             computed again.
         jobs: processes; each computes one value at a time.
         on_trial: called with method, number (from 1) and mean score of each point.
+        only: method -> points to try in place of those of its grid, and none beyond them.
 
     Returns:
         Method -> its trials, in the order in which their points were laid out.
     """
     known = _read(journal)  # name of a value -> the value, and the seconds it took
     # Method -> all points laid out so far, and trials of the first of them, whose values are known.
-    points = {method: grid_points(grid) for method, grid in grids.items()}
+    points = {
+        method: grid_points(grid) if only is None else list(only[method])
+        for method, grid in grids.items()
+    }
     trials_of: dict[str, list[TunedTrial]] = {method: [] for method in grids}
     asked_for: set[str] = set()  # names of the values whose calls were handed out
 
@@ -142,7 +147,8 @@ def grid_search(
                 values, seconds = zip(*(known[name(method, point, seed)] for seed in seeds))
                 trials_of[method].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
                 on_trial(method, len(trials_of[method]), trials_of[method][-1].value)
-            points[method] += beyond(trials_of[method], grids[method])
+            if only is None:
+                points[method] += beyond(trials_of[method], grids[method])
         return []
 
     with journal.open("a") as file:

@@ -187,7 +187,13 @@ def norm_levels(runs: Sequence[Run], start: float, end: float) -> list[float]:
 
 
 def add_ratio(
-    parts: Parts, name: str, upper: Values, lower: Values, least: float, questions: int
+    parts: Parts,
+    name: str,
+    upper: Values,
+    lower: Values,
+    least: float,
+    questions: int,
+    reading: str = "",
 ) -> None:
     """Add the part: ``upper`` lies above ``least`` times ``lower``, by the mean log of their ratio
     over paired seeds.
@@ -199,12 +205,21 @@ def add_ratio(
         least: a positive factor.
         questions: 0 at small scales: yes and no by :meth:`Parts.ratio`. At scale gpu the number of
             parts: yes by a one-sided 95 % bound, no corrected for that number.
+        reading: of the statement that the part is about, at scale gpu.
     """
     if not questions:
         parts.ratio(name, upper, lower, least)
         return
     logs = np.log(np.maximum(upper, 1e-12)) - np.log(np.maximum(lower, 1e-12))
-    mean_within(parts, name, logs, least=math.log(least), questions=questions, logs=True)
+    mean_within(
+        parts,
+        name,
+        logs,
+        least=math.log(least),
+        questions=questions,
+        logs=True,
+        reading=reading,
+    )
 
 
 def shared_parts(
@@ -291,7 +306,12 @@ def _judge_norm(
 
 
 def more_at_a_smaller_step(
-    parts: Parts, groups: Mapping[str, Sequence[Run]], small: str, large: str, questions: int
+    parts: Parts,
+    groups: Mapping[str, Sequence[Run]],
+    small: str,
+    large: str,
+    questions: int,
+    reading: str = "",
 ) -> None:
     """Add two parts (thesis, 6.2.1): noise and sharpness are larger at the smaller step size, late
     in the runs.
@@ -300,12 +320,12 @@ def more_at_a_smaller_step(
         parts: of the verdict.
         groups: method -> its runs.
         small, large: the methods with the smaller and with the larger step size.
-        questions: see :func:`add_ratio`.
+        questions, reading: see :func:`add_ratio`.
     """
     for column in ("noise", "sharpness"):
         at_small, at_large = (late_levels(groups[name], column) for name in (small, large))
         name = f"{small}: larger {column} than {large}"
-        add_ratio(parts, name, at_small, at_large, 1.0, questions)
+        add_ratio(parts, name, at_small, at_large, 1.0, questions, reading)
 
 
 def figures(caption: str) -> tuple[Figure, ...]:

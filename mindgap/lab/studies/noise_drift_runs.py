@@ -16,8 +16,14 @@ import numpy as np
 
 from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies.device_runs import device_of
-from mindgap.lab.studies.gates import CLASS_FREQUENCIES, learnt_gate
+from mindgap.lab.studies.gates import (
+    CLASS_FREQUENCIES,
+    LEARNT,
+    learnt_gate,
+    learnt_with_wrong_labels,
+)
 from mindgap.lab.studies.noise_runs import (
+    IMAGES_ON_DEVICE,
     NO_POWER_LAW,
     answer_number,
     device_network,
@@ -149,11 +155,15 @@ def _by_frequency(trial: Trial) -> Row:
 
 def judge_learnt(parts: Parts, runs: Sequence[Run]) -> None:
     """Add the gate of scale gpu: at the last moment the mean loss of the sampled minibatches lies
-    1 nat below that of frequencies, in every run of every network.
+    1 nat below that of frequencies, in every run of every network; with wrong labels
+    :func:`~mindgap.lab.studies.gates.learnt_with_wrong_labels`.
     """
     for name, own_runs in by_method(runs).items():
         losses = [last(run, "loss") for run in own_runs]
-        learnt_gate(parts, name, losses, min(last(run, "by_frequency") for run in own_runs))
+        wrong = own_runs[0].header.settings.get("wrong_labels", 0.0)
+        learnt = learnt_with_wrong_labels(wrong) if wrong else LEARNT
+        by_frequency = min(last(run, "by_frequency") for run in own_runs)
+        learnt_gate(parts, name, losses, by_frequency, learnt)
 
 
 def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) -> Row:
@@ -250,6 +260,10 @@ def _set_up(trial: Trial) -> tuple[Training, Callable[[], Any], Callable[[], Any
 
     return run, sample_now, sample_at_start
 
+
+#: A fifth of the labels is drawn at random, anew at every draw, so that the image network cannot
+#: know its images by heart, as those of the papers do not know ImageNet.
+IMAGES_IN_TRAINING = {**IMAGES_ON_DEVICE, "wrong_labels": 0.2}
 
 #: BERT at scale gpu as H1 and H6 train it, with which it learns (validation loss 3.2 against 6.6 of
 #: frequencies): drawn masks, padding and dropout, 6,000 steps of 128 windows on a schedule with a

@@ -336,7 +336,8 @@ def device_network(
 
     device, seed = device_of(trial), stream_seed(trial.seed, "noise on a device")
     if network != "bert":
-        return image_network(network, device, seed=seed)
+        wrong_labels = trial.settings.get("wrong_labels", 0.0)
+        return image_network(network, device, wrong_labels=wrong_labels, seed=seed)
     return masked_bert(
         device,
         words=trial["words"],
@@ -408,6 +409,8 @@ def noise_at_start(
         "pipeline": trial.settings.get("pipeline", "fixed"),
         "trained": {name: trial[name] for name in TRAINING} if trained else False,
     }
+    if trial.settings.get("wrong_labels"):  # samples without them keep their names
+        cell["wrong_labels"] = trial["wrong_labels"]
 
     def make() -> Mapping[str, Any]:
         """Measure the noise; returns the fields of ``HeldOutNoise`` by name."""

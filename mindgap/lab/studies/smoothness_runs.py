@@ -12,6 +12,7 @@ import numpy as np
 
 from mindgap import measure
 from mindgap.base.rng import stream_seed
+from mindgap.lab.studies.gates import CLASS_FREQUENCIES, learnt_gate
 from mindgap.lab.studies.power import Design
 from mindgap.lab.studies.resnet_runs import image_loss, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
@@ -34,6 +35,9 @@ MUCH = math.atanh(STRONG) - math.atanh(PRESENT)
 
 #: Rank correlations beyond this count as this before they are transformed.
 _LARGEST_RANK = 0.9999
+
+#: Nats that ResNet20's training loss must end below the frequencies of classes.
+LEARNT = 1.5
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -133,9 +137,8 @@ def _language_model_rows(trial: Trial) -> Iterator[Row]:
     """The rows of AWD-LSTM, read in evaluation mode and full precision, always on the same ``m``
     windows of the training text.
 
-    The setting ``every`` gives the steps between two readings; without it ``readings`` of them are
-    spaced evenly in the logarithm of the step. A row also has the validation loss, and as
-    ``naive_norm`` and ``naive_smoothness`` what the released code's estimator says.
+    A row also has the validation loss, and as ``naive_norm`` and ``naive_smoothness`` what the
+    released code's estimator says.
     """
     from mindgap.base.objective import Objective
     from mindgap.lab.tasks.problems.running_text import window_loss
@@ -159,10 +162,7 @@ def _language_model_rows(trial: Trial) -> Iterator[Row]:
             row["naive_norm"], row["naive_smoothness"] = _released_estimate(objective, chunks, step)
         return {**row, **run.held_out("validation")}
 
-    # Without chosen steps the run reads after every ``every`` steps.
-    readings = 0 if "every" in trial.settings else trial["readings"]
-    steps = np.geomspace(1, trial["steps"], readings).round().astype(int)
-    return run.rows(optimizer, read, reading_steps=np.unique(steps).tolist())
+    return run.rows(optimizer, read)
 
 
 def _released_estimate(
@@ -250,6 +250,9 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
     fits_of = {name: _fits(own_runs) for name, own_runs in by_method(runs).items()}
     if runs[0].header.scale == "gpu":
         _judge_over_seeds(parts, fits_of, clipped, least)
+        if runs[0].header.settings.get("model") == "ResNet20":
+            losses = [last(run, "train_loss") for run in runs]
+            learnt_gate(parts, "ResNet20", losses, CLASS_FREQUENCIES, LEARNT)
     else:
         _judge_by_medians(parts, fits_of, clipped, least)
     for name, own_runs in by_method(runs).items():

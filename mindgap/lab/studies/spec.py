@@ -360,9 +360,29 @@ class Study:
         if hashes == {""}:
             return "not registered before the runs" if scale in self.designs else ""
         if hashes == {content_hash(self.registered_content(scale))}:
+            others = self._other_settings(scale, runs)
+            if others:
+                return f"run with other settings than were registered: {', '.join(others)}"
             return f"registered before the runs ({hashes.pop()})"
         listed = ", ".join(sorted(recorded or "none" for recorded in hashes))
         return f"rule or sizes have changed since the runs, whose records carry the hash {listed}"
+
+    def _other_settings(self, scale: str, runs: Sequence[Run]) -> list[str]:
+        """The settings in which runs differ from the planned ones, but for those that a search
+        chooses. Where another study's search chooses them, nothing is compared.
+        """
+        if self.tuned_by:
+            return []
+        at_scale = self.at(scale)
+        chosen = {*at_scale.grid, *at_scale.tunable}
+        found = {
+            name
+            for run in runs
+            for planned in (at_scale.settings(scale, run.header.method),)
+            for name in {**planned, **run.header.settings}
+            if name not in chosen and run.header.settings.get(name) != planned.get(name)
+        }
+        return sorted(found)
 
     @property
     def history(self) -> tuple[str, ...]:

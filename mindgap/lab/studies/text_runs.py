@@ -84,16 +84,12 @@ class LanguageRun:
         schedule: str = "constant",
         kept: dict[str, Any] | None = None,
         at_start: bool = False,
-        reading_steps: Sequence[int] = (),
     ) -> Iterator[Row]:
         """Train for the trial's ``steps`` by :func:`~mindgap.lab.studies.device_runs.device_run`,
         which explains the other arguments.
 
         The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the
         LSTM in TF32: the LSTM of cuDNN would take float16 under autocast.
-
-        Args:
-            reading_steps: the steps after which there is a row; empty: every ``every`` steps.
         """
         from mindgap.measure.captured import tf32
 
@@ -112,7 +108,7 @@ class LanguageRun:
                 lambda number: train.segments(),  # the same in every epoch: the text in its order
                 read,
                 steps=trial["steps"],
-                every=reading_steps or trial["every"],
+                every=trial["every"],
                 schedule=schedule,
                 bfloat16=trial["network"] == "transformer-xl",
                 carried=carried,

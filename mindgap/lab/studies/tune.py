@@ -43,6 +43,9 @@ JOURNAL_FILE, GRID_FILE = "tuning.journal", "tuning-grid.journal"
 #: Tuning runs have seeds from here on; the runs that are reported count from 0.
 FIRST_SEED = 10_000
 
+#: Overrides that shorten the runs of a search.
+SHORTENING = ("steps", "epochs", "every", "oracle_calls", "readings")
+
 #: What a trial may raise when its numbers grow without bound.
 DIVERGENCE = (OverflowError, FloatingPointError)
 
@@ -93,6 +96,14 @@ def best_trial(tried: Sequence[TunedTrial]) -> TunedTrial:
     return min(tried, key=lambda trial: trial.value)
 
 
+def _best_trials(tried: Sequence[TunedTrial], number: int) -> list[TunedTrial]:
+    """The trials with the smallest scores, at most so many; without those that diverged, unless all
+    have.
+    """
+    ranked = sorted(tried, key=lambda trial: trial.value)
+    return [trial for trial in ranked if math.isfinite(trial.value)][:number] or ranked[:1]
+
+
 def random_points(
     trial: Trial, space: Mapping[str, tuple[float, float]], number: int
 ) -> list[Settings]:
@@ -135,6 +146,7 @@ def tune(
     seeds: int = 1,
     grid: bool = False,
     overrides: Mapping[str, Any] | None = None,
+    confirm: int = 0,
     jobs: int = 1,
     on_trial: OnTrial = lambda method, number, value: None,
 ) -> Tuning:
@@ -156,6 +168,8 @@ def tune(
         seeds: tuning seeds that each trial is averaged over.
         grid: try every point of ``study.grid`` instead, on ``study.tuning_seeds``.
         overrides: setting -> value for all methods alike (a smaller budget, say).
+        confirm: so many of a method's best points of a grid are tried again without the overrides
+            named in :data:`SHORTENING`, and one of them is chosen; 0: none.
         jobs: methods searched at the same time; with ``grid``, points of all methods.
         on_trial: called with method, number and value of each trial.
 
@@ -168,6 +182,8 @@ def tune(
     """
     for name, number in {"trials": trials, "seeds": seeds, "jobs": jobs}.items():
         whole(name, number, least=1)
+    if whole("confirm", confirm, least=0) and not grid:
+        fail("confirm", "must be 0 without grid", confirm)
     from mindgap.lab.studies.run import command, machine, now, versions
 
     study = study.at(one_of("scale", scale, study.scales))
@@ -213,10 +229,22 @@ def tune(
         trials_of = _tune_by_grid(study, settings, folder, jobs, on_trial)
     else:
         trials_of = _tune_by_optuna(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
+    confirmed: Mapping[str, list[TunedTrial]] = {}
+    if confirm:
+        kept = {name: value for name, value in (overrides or {}).items() if name not in SHORTENING}
+        at_length = _settings_to_tune(study, scale, tuple(space), kept)
+        only = {
+            method: [dict(trial.settings) for trial in _best_trials(tried, confirm)]
+            for method, tried in trials_of.items()
+        }
+        confirmed = _tune_by_grid(study, at_length, folder, jobs, on_trial, only)
     for method in settings:
-        tried, best = trials_of[method], best_trial(trials_of[method])
-        seconds = sum(trial.seconds for trial in tried)
-        methods[method] = MethodTuning(best.settings, best.value, seconds, tuple(tried))
+        tried, again = trials_of[method], confirmed.get(method, [])
+        best = best_trial(again or tried)
+        seconds = sum(trial.seconds for trial in (*tried, *again))
+        methods[method] = MethodTuning(
+            best.settings, best.value, seconds, tuple(tried), tuple(again)
+        )
     tuning = replace(tuning, methods=methods)
     write_form(folder / TUNING_FILE, tuning)
     return tuning
@@ -253,7 +281,12 @@ def _settings_to_tune(
 
 
 def _tune_by_grid(
-    study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
+    study: Study,
+    settings: Mapping[str, Settings],
+    folder: Path,
+    jobs: int,
+    on_trial: OnTrial,
+    only: Mapping[str, Sequence[Settings]] | None = None,
 ) -> dict[str, list[TunedTrial]]:
     """Search each method over those settings of ``study.grid`` that it has.
 
@@ -265,6 +298,7 @@ def _tune_by_grid(
         folder: of the study's records; the journal of the grid is written there.
         jobs: processes, for points of all methods.
         on_trial: see :data:`OnTrial`.
+        only: see :func:`~mindgap.lab.studies.grid.grid_search`.
 
     Returns:
         Method -> its trials.
@@ -293,7 +327,8 @@ def _tune_by_grid(
         }
         for method, own_settings in settings.items()
     }
-    return grid_search(grids, study.tuning_seeds, score, name, folder / GRID_FILE, jobs, on_trial)
+    journal = folder / GRID_FILE
+    return grid_search(grids, study.tuning_seeds, score, name, journal, jobs, on_trial, only)
 
 
 def _tune_by_optuna(

@@ -29,17 +29,17 @@ E0, E1, E2, E3, E4, E6, E11, H2, H11, H16 = (
     "h11-coordinates-or-norms",
     "h16-noise-of-the-appendix",
 )
-#: Losses that oscillate, that fall by more than that, that have not settled, and that fall
-#: smoothly.
+#: Losses that oscillate, that fall by more than that, that fall smoothly, and that have settled and
+#: do not oscillate.
 LOSSES = 1 + 0.1 * np.random.default_rng(0).standard_normal(200)
 FALLING = LOSSES - np.linspace(0, 0.2, 200)
 FALL = np.linspace(1.05, 1.0, 200)
-UNSETTLED = FALL + 1e-3 * LOSSES
+SETTLED = np.linspace(1.001, 1.0, 200) + 1e-6 * LOSSES
 
 
 def over_fitted(margins: np.ndarray) -> dict:
-    ends = {"wide: over-fits": 0.01 * np.exp(-margins[0]), "narrow: does not": 0.1}
-    ends["narrow: does not"] = 0.1 * np.exp(margins[1])
+    ends = {"wide: over-fits": 0.01 * np.exp(-margins[0])}
+    ends["narrow: does not"] = 0.0 * margins[0]  # shown, and decides nothing
     right = {"wide: over-fits": 1.0, "narrow: does not": 0.93}
     return {
         name: [
@@ -108,8 +108,9 @@ def words_at_rest(margins: np.ndarray) -> dict:
     names = list(find(E2).seeds("gpu"))  # the schedule, and three steps from the smallest on
     m, one = np.exp(margins), np.ones(margins.shape[1])
     columns = [  # norm, noise, sharpness
-        {names[0]: one, names[1]: m[9 + k] * m[12 + k], names[2]: m[12 + k], names[3]: one}
-        for k in range(3)
+        {names[0]: one, names[1]: m[9] * m[10], names[2]: m[10], names[3]: one},
+        {name: one * (1.5 if name == names[3] else 1.0) for name in names},  # decides nothing
+        dict.fromkeys(names, one),
     ]
     norm, noise, _ = columns
     earlier = {name: norm[name] / (0.8 * m[i]) for i, name in enumerate(names)}
@@ -132,6 +133,7 @@ def images_at_rest(margins: np.ndarray) -> dict:
 def read_off(agreeing: np.ndarray) -> dict:
     quantities = ("loss", "gradient_norm", "noise", "sharpness")
     number = find(E0).designs["gpu"].readings
+    agreeing = np.insert(agreeing, 3, 0, axis=0)  # sharpness of images: decides nothing
 
     def rows(counts: np.ndarray) -> list[dict]:
         """Readings of which so many agree in each quantity."""
@@ -171,7 +173,7 @@ def settling(margins: np.ndarray) -> dict:
 
 def swinging(answers: np.ndarray) -> dict:
     def run(of_loss: float, of_fixed: float) -> list[dict]:
-        law = {1.0: LOSSES, 0.5: UNSETTLED, 0.0: FALLING}
+        law = {1.0: LOSSES, 0.5: FALLING, 0.0: SETTLED}
         series = [law[answer] for answer in (of_loss, of_fixed)]
         return [{"loss": loss, "fixed": fixed} for loss, fixed in zip(*series)]
 
@@ -209,11 +211,11 @@ def by_coordinates(margins: np.ndarray) -> dict:
     [
         (E1, images_at_rest, (0.3, -0.3)),
         (E2, words_at_rest, (0.5, -0.3)),
-        (E3, over_fitted, (0.69, -0.5, -3.5)),
+        (E3, over_fitted, (0.69, -0.5, -2.5)),
         (E0, read_off, (0.99, 0.9, 0.5)),
         (E4, settling, (1.9, 0.0, -1.5)),
-        (E11, balanced, (2.3, 0.0, -2.0, 4.7, 6.0)),
-        (H2, drifting, (0.7, 0.0, -0.5)),
+        (E11, balanced, (2.3, 0.0, -4.0, 4.7, 8.0)),
+        (H2, drifting, (0.7, 0.0, -1.2)),
         (H11, by_coordinates, (0.4, 0.0, -0.3)),
         (H16, of_the_appendix, (0.3, 0.1, -0.3)),
     ],
@@ -275,6 +277,16 @@ def test_a_network_that_has_not_learnt_is_not_trained_whatever_the_parts_say(
     assert find(name).judge(made_up(name, ends, "gpu")).verdict == "not trained"
 
 
+@pytest.mark.parametrize(("name", "runs"), [(H2, drifting), (H16, of_the_appendix)])
+def test_a_network_on_noisy_labels_need_not_end_a_whole_nat_below_frequencies(name, runs) -> None:
+    design = find(name).designs["gpu"]
+    ends = runs(np.array([*design.margins, *[1.0] * design.answers])[:, None] * np.ones(3))
+    for loss, verdict in ((5.3, "holds"), (5.4, "not trained")):  # of 6.0, needed 5.376
+        for row in ends["convolutional network"][0]:
+            row["loss"] = loss
+        assert find(name).judge(made_up(name, ends, "gpu")).verdict == verdict
+
+
 def test_a_mean_between_two_bounds_and_a_gap_in_which_a_part_is_open() -> None:
     def answer(values: list[float], **bounds: float) -> str:
         parts = Parts()
@@ -324,12 +336,13 @@ def test_answers_to_raw_losses_are_simulated_as_their_judge_decides() -> None:
         words |= set(said)
     assert words == {"holds", "does not hold", "inconclusive"}
     false = planned.draws(planned.false, 3, 200, numpy_stream(6, "test"))
-    assert false[:, 0].mean() < 0.3 < 0.8 < false[:, 1:].mean()
+    assert (false[:, 0] == 1.0).mean() < 0.3 < 0.8 < false[:, 1:].mean()
+    assert (false[:, 0] == 0.5).mean() > 0.7  # it still falls: open, and not refuted
 
 
 @pytest.mark.parametrize(("name", "runs"), [(E0, read_off), (E6, swinging)])
 def test_networks_that_are_read_without_having_learnt_are_not_trained(name, runs) -> None:
-    most = {E0: 13 * np.ones((8, 5)), E6: np.ones((4, 5))}[name]
+    most = {E0: 13 * np.ones((7, 5)), E6: np.ones((4, 5))}[name]
     ends = runs(most)
     assert find(name).judge(made_up(name, ends, "gpu")).verdict == "holds"
     for run in ends["transformer"]:

@@ -150,13 +150,14 @@ def test_awd_lstm_is_read_along_the_step_that_was_made_and_by_the_naive_estimato
     )  # reading does not disturb training
 
 
-def test_awd_lstm_is_read_at_equal_distances_of_the_logarithm_of_the_step():
-    study, method = find(S1), "not clipped, step 2"
-    assert study.settings("gpu", method)["steps"] == 100 * 166
-    few = {name: value for name, value in TINY.items() if name != "every"}
-    few |= {"steps": 9, "readings": 3, "m": 8, "part": 4}
-    rows = list(study.loop(Trial(method, 0, {**study.settings("gpu", method), **few})))
-    assert [row["step"] for row in rows] == [1, 3, 9]
+def test_awd_lstm_is_read_as_often_at_both_steps_and_hardly_before_it_has_learnt():
+    study = find(S1)
+    for method in study.seeds("gpu"):
+        settings = study.settings("gpu", method)
+        readings = settings["steps"] // settings["every"]
+        assert readings == study.designs["gpu"].readings == 83
+        # With step 2 a network knew word frequencies alone after 990 steps, with 30 after 132.
+        assert (990 if "2" in method else 132) / settings["every"] < 0.06 * readings
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,6 @@ def test_a_resumed_run_is_the_same_run(device, stop):
     assert head + list(started(3, device, kept)[1]) == whole
 
 
-def test_rows_come_after_the_steps_that_are_named():
-    every, marked = (list(started(3, "cpu", every=how)[1]) for how in (1, (1, 5, 17)))
-    assert [row["step"] for row in marked] == [1, 5, 17]
-    assert [row["weight"] for row in marked] == [every[step - 1]["weight"] for step in (1, 5, 17)]
-    assert [row["step"] for row in started(3, "cpu", every=(4,))[1]] == [4, 17]
-
-
 def test_it_trains_as_plain_steps_do():
     trial, rows = started(1, "cpu", steps=8, every=8, schedule="drops")
     (row,) = rows

@@ -168,6 +168,30 @@ def test_an_interrupted_grid_repeats_no_point_and_other_settings_are_another_sea
     assert len(SEEN) == 28
 
 
+def test_the_best_points_of_a_shortened_search_are_tried_again_as_the_scale_has_them(
+    tmp_path: Path,
+) -> None:
+    def loop(trial: Trial) -> Iterator[Row]:
+        """Runs of fewer than ten steps have another optimum, 0.1."""
+        best = trial["best"] if trial["steps"] >= 10 else -1.2
+        return bowl(Trial(trial.method, trial.seed, {**trial.settings, "best": best}))
+
+    one = replace(GRID, methods={"slow": {"steps": 10, "best": 0.0}}, tuning_seeds=(7,), loop=loop)
+    SEEN.clear()
+    # An override that does not shorten a run stays.
+    shorter = {"steps": "4", "best": "-2"}
+    found = tune(one, "quick", tmp_path, grid=True, overrides=shorter, confirm=2)
+    slow = found.methods["slow"]
+    assert [lr for _, _, lr in SEEN] == pytest.approx([0.1, 0.01, 1.0, 0.1, 0.01])
+    assert [t.settings["lr"] for t in slow.confirmed] == pytest.approx([0.1, 0.01])
+    assert (slow.chosen["lr"], slow.value) == (0.01, 0.0)
+    assert read_form(Tuning, tmp_path / "bowl" / "quick" / "tuning.json") == found
+    run_all([plan(one, "quick")], tmp_path)
+    assert "slow, at full length" in write_page(tmp_path, tmp_path / "page.html").read_text()
+    with pytest.raises(RuleError, match="confirm must be 0 without grid, got 2"):
+        tune(one, "quick", tmp_path, confirm=2)
+
+
 def test_the_points_of_a_grid_run_in_several_processes_and_give_the_same(tmp_path: Path) -> None:
     both, alone = (
         tune(GRID, "quick", tmp_path / str(jobs), grid=True, jobs=jobs) for jobs in (2, 1)

@@ -198,6 +198,25 @@ def test_images_at_gpu(measured):
     assert found[0]["index"] == pytest.approx(found[-1]["published"])
 
 
+def test_images_in_training_have_wrong_labels_anew_at_every_draw_and_those_at_the_start_none(
+    measured,
+):
+    shares = {name: find(name).settings("gpu", "convolutional network") for name in (H1, H2, H11)}
+    assert {name: s.get("wrong_labels", 0.0) for name, s in shares.items()} == {
+        H1: 0.0,
+        H2: 0.2,
+        H11: 0.0,
+    }
+    images, labels = papers.cifar_on("cpu")["train"]
+    problem = papers.image_network("resnet20", wrong_labels=0.5)
+    generator, kept = torch.Generator().manual_seed(0), []
+    for _ in range(2):
+        drawn, given = problem.draw(generator, 400)
+        same = (drawn[:, None] == images[None]).flatten(2).all(2).float().argmax(1)
+        kept.append((labels[same] == given).float().mean().item())
+    assert kept == [pytest.approx(0.55, abs=0.08)] * 2
+
+
 @pytest.mark.parametrize("method", ["transformer", "convolutional network"])
 def test_drift_at_gpu_starts_with_the_shared_sample_and_resumes(method, measured):
     study, more = (

@@ -271,11 +271,13 @@ def test_a_control_without_a_gain_decides_nothing_in_the_simulation_too() -> Non
     [
         ("s3-clipping-speeds-up", heights, {}, ""),
         ("s3-clipping-speeds-up", heights, {"test_loss": 5.4}, "LSTM: the best optimizer"),
-        ("s3-clipping-speeds-up", heights, {"test_accuracy": 0.9}, "convolutions: the best"),
+        ("s3-clipping-speeds-up", heights, {"test_accuracy": 0.89}, "convolutions: the best"),
         ("t4-variance-reduction", gaps, {}, ""),
-        ("t4-variance-reduction", gaps, {"test_error": 0.12}, "SGD reaches 91%"),
+        ("t4-variance-reduction", gaps, {"test_error": 0.12}, "SGD reaches 90%"),
+        ("h4-masked-language-model", pre_trained, {}, ""),
+        ("h4-masked-language-model", pre_trained, {"by_frequency": 5.5}, "Adam and ACClip end"),
         ("h5-question-answering", questions, {}, ""),
-        ("h5-question-answering", questions, {"by_place": 0.3}, "twice as many questions"),
+        ("h5-question-answering", questions, {"test_f1": 0.15}, "sliding windows"),
     ],
 )
 @pytest.mark.parametrize("backwards", [False, True])
@@ -284,7 +286,7 @@ def test_each_network_has_its_gate_in_whatever_order_the_runs_are_read(
 ) -> None:
     """A convex control or another network may come first in the folder of records."""
     study = find(name)
-    gains = np.full((3, 3), 0.5)[: study.designs["gpu"].parts]
+    gains = np.full((4, 3), 0.5)[: study.designs["gpu"].parts]
     rows = {
         method: [{**row, **{k: v for k, v in change.items() if k in row}} for row in seeds]
         for method, seeds in ends(gains).items()
@@ -294,6 +296,14 @@ def test_each_network_has_its_gate_in_whatever_order_the_runs_are_read(
     assert (found.verdict == "not trained") == bool(failed)
     assert failed in found.gate
     assert ("failed" in found.gate) == bool(failed)
+
+
+def test_slow_sgd_does_not_make_h4_untrained() -> None:
+    study = find("h4-masked-language-model")
+    ends = pre_trained(np.full((4, 3), 0.5))
+    for row in ends["shallow, SGD with momentum"]:
+        row["test_loss"] = 9.0
+    assert study.verdict(made_up(study.name, ends, scale="gpu")).verdict == "holds"
 
 
 def test_gains_with_other_parts_than_it_says_are_refused() -> None:
@@ -392,8 +402,7 @@ def test_the_rule_on_correlations_is_simulated_with_the_readings_and_the_scatter
 ):
     s1, s2 = find("s1-smoothness-language-model"), find("s2-smoothness-image-model")
     short = s1.settings("gpu", "clipped, step 30")  # the fewest readings of all methods
-    steps = np.geomspace(1, short["steps"], short["readings"]).round()
-    assert s1.designs["gpu"].readings == len(np.unique(steps))
+    assert s1.designs["gpu"].readings == short["steps"] // short["every"]
     image = s2.settings("gpu", "clipped, step 5")
     steps_per_epoch = image["train"] // image["batch"]
     assert s2.designs["gpu"].readings == image["epochs"] * steps_per_epoch // image["every"]
@@ -419,7 +428,20 @@ def test_a_false_claim_about_correlations_errs_most_where_it_was_registered(name
         assert rates(replace(planned, false_slope=slope), seeds, 1000).holds_if_false < 0.03
     readings = planned.draws(planned.paper, seeds, 1000, numpy_stream(9, "test"))
     readings[:, 1, ..., 1] += planned.paper * readings[:, 1, ..., 0]  # as steep as the clipped one
-    assert planned.decide(readings)[0].mean() < 0.01
+    assert planned.decide(readings)[0].mean() < 0.03
+
+
+@pytest.mark.parametrize(("loss", "failed"), [(0.45, False), (2.3, True)])
+def test_s2_asks_each_run_for_what_a_constant_step_can_reach(loss: float, failed: bool) -> None:
+    study = find("s2-smoothness-image-model")
+    row = {"gradient_norm": 1.0, "smoothness": 1.0, "train_loss": 0.45}
+    ends = {method: [[dict(row)] * 3, [dict(row)] * 3] for method in study.seeds("gpu")}
+    ends["clipped, step 5"][0] = [{**row, "train_loss": loss}] * 3
+    runs = [
+        replace(run, header=replace(run.header, settings={"model": "ResNet20"}))
+        for run in made_up(study.name, ends, scale="gpu")
+    ]
+    assert (study.verdict(runs).verdict == "not trained") == failed
 
 
 def test_a_failed_gate_is_a_fourth_word_whatever_the_parts_say() -> None:
@@ -482,6 +504,16 @@ def test_records_carry_the_hash_of_what_was_registered_and_a_verdict_says_if_it_
     assert {run.header.registered for run in runs} == {found.hash}
     assert found.hash in read_form(Verdict, folder / VERDICT_FILE).registered
     assert study.registered_words("quick", runs) == f"registered before the runs ({found.hash})"
+    longer = [
+        replace(run, header=replace(run.header, settings={**run.header.settings, "periods": 9}))
+        for run in runs
+    ]
+    words = "run with other settings than were registered: periods"
+    assert study.registered_words("quick", longer) == words
+    searched = replace(study, grid={"periods": (9.0, 20.0)})  # chosen by a search: not compared
+    found_hash = content_hash(searched.registered_content("quick"))
+    longer = [replace(run, header=replace(run.header, registered=found_hash)) for run in longer]
+    assert searched.registered_words("quick", longer).startswith("registered before the runs")
     other = replace(study, rule="Another rule.")
     assert other.registered_content("quick") != found.content
     assert other.registered_words("quick", runs).startswith("rule or sizes have changed")

@@ -4,6 +4,8 @@ scale gpu.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from mindgap.base.check import one_of, whole
@@ -111,7 +113,11 @@ def masked_bert(
 
 
 def image_network(
-    network: str = "resnet20", device: torch.device | str = "cpu", *, seed: int = 0
+    network: str = "resnet20",
+    device: torch.device | str = "cpu",
+    *,
+    wrong_labels: float = 0.0,
+    seed: int = 0,
 ) -> TrainingProblem:
     """ResNet20 or AlexNet from a random start on the 45,000 training images of CIFAR-10,
     cross-entropy.
@@ -122,6 +128,8 @@ def image_network(
     Args:
         network: ``"resnet20"`` or ``"alexnet"``.
         device: of network and images.
+        wrong_labels: share of the labels that are drawn at random, anew at every draw, so that the
+            network cannot know them by heart.
         seed: of the network's start.
     """
     builders = {"resnet20": ResNet20, "alexnet": AlexNet}
@@ -132,7 +140,12 @@ def image_network(
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``size`` random training images with their labels; advances the generator."""
         rows = torch.randint(0, len(images), (size,), generator=generator, device=images.device)
-        return images[rows], labels[rows]
+        drawn = labels[rows]
+        if wrong_labels:
+            source: dict[str, Any] = {"generator": generator, "device": labels.device}
+            is_wrong = torch.rand(size, **source) < wrong_labels
+            drawn = torch.where(is_wrong, torch.randint(10, (size,), **source), drawn)
+        return images[rows], drawn
 
     return TrainingProblem(Objective(model.to(device), label_loss), draw, len(images))
 

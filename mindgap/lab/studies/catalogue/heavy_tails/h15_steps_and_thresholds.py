@@ -188,7 +188,7 @@ H15_STEPS_AND_THRESHOLDS = Study(
             "where ACClip's steps are shorter or less than 0.5 % of a loss is saved, one-sided at "
             "95 % for all three parts together. Every method must end below an interpolated bigram "
             "model: otherwise not trained. Steps are searched at 1,200 steps, a factor 3 apart, on "
-            "validation text.",
+            "validation text; the two best run again at full length.",
         ),
     },
     lengths={"gpu": GPU_LENGTH},

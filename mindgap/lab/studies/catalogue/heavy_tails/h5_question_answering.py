@@ -32,6 +32,9 @@ from mindgap.lab.studies.verdict import (
 #: A gain below this is none.
 SMALLEST = 0.002
 
+#: F1 on SQuAD's dev file by sliding windows, which have no network (Rajpurkar et al. 2016).
+SLIDING_WINDOW = 0.202
+
 #: End of a column -> the score in words.
 SCORES = {"exact": "exact match", "f1": "F1"}
 
@@ -45,7 +48,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         corrected for two scores lies below :data:`SMALLEST`; at scale gpu they are one-sided
         (:func:`~mindgap.lab.studies.verdict.miss_at`). Where neither optimizer answers twice as
         many questions as the most frequent place (``by_place``) nothing is decided; at scale gpu
-        that is the gate. Other forms of ACClip are variants.
+        a gate asks one of them for the F1 of :data:`SLIDING_WINDOW`. Other forms of ACClip are
+        variants.
     """
     miss = miss_at(runs)
     parts, scores = Parts(), {key: finals(runs, f"test_{key}") for key in SCORES}
@@ -62,12 +66,14 @@ def judge(runs: Sequence[Run]) -> Parts:
             {name: {**table, "step": step_words(own_runs)}},
         )
     by_place = float(np.mean([last(run, "by_place") for run in runs]))
-    best = max(float(np.mean(scores["exact"][name])) for name in ("Adam", "ACClip"))
+    best, best_f1 = (
+        max(float(np.mean(scores[key][name])) for name in ("Adam", "ACClip")) for key in SCORES
+    )
     if runs[0].header.scale == "gpu":
         parts.gate(
-            "twice as many questions answered as by the most frequent place",
-            best >= 2 * by_place,
-            f"{best:.1%} and {by_place:.1%}",
+            "Adam or ACClip reaches the F1 of sliding windows",
+            best_f1 >= SLIDING_WINDOW,
+            f"{best_f1:.1%}, needed {SLIDING_WINDOW:.1%}",
         )
     elif best < 2 * by_place:
         parts.decide_nothing(f"nothing learnt: the most frequent place is right in {by_place:.1%}")
@@ -157,10 +163,10 @@ STUDY = Study(
             rule="Exact match and F1 on test questions are higher with ACClip over paired seeds, "
             "each one-sided at 95 % (both must say so: no correction); refuted where a gain is "
             "below 0.2 points, the smallest of Table 4.3, one-sided at 95 % for both together. "
-            "Adam or ACClip must find twice as many answers as the most frequent place: otherwise "
-            "not trained. Steps are searched at full length, a factor 3 apart, by F1 on validation "
-            "questions. The other forms of ACClip are judged by the same parts; the verdict is "
-            "that of Algorithm 1 as printed.",
+            "Adam or ACClip must reach an F1 of 20.2 %, as published for sliding windows without "
+            "a network: otherwise not trained. Steps are searched at full length, a factor 3 "
+            "apart, by F1 on validation questions. The other forms of ACClip are judged by the "
+            "same parts; the verdict is that of Algorithm 1 as printed.",
         ),
     },
     lengths={"gpu": "800 of 8,212 steps (3 epochs of SQuAD)"},

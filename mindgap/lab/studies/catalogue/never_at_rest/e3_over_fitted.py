@@ -15,7 +15,6 @@ import numpy as np
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.bounds import BoundDesign, mean_within
-from mindgap.lab.studies.gates import RESNET20_ACCURACY
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training
 from mindgap.lab.studies.verdict import by_method, last
@@ -152,11 +151,10 @@ def judge(runs: Sequence[Run]) -> Parts:
 def _judge_device(
     parts: Parts, shares: Mapping[str, np.ndarray], accuracies: Mapping[str, Sequence[float]]
 ) -> None:
-    """Add the two parts of scale gpu, by one-sided 95 % bounds of the mean log share over seeds.
+    """Add the parts of scale gpu, by one-sided 95 % bounds of the mean log share over seeds.
 
-    The wide network's lies below :data:`ZERO` (no: above :data:`STAYS`), the narrow one's above
-    :data:`STAYS` (no: below :data:`ZERO`). Gates ask whether the wide network over-fits and the
-    narrow one reaches :data:`RESNET20_ACCURACY` on its shifted training images.
+    The wide network's lies below :data:`ZERO` (no: above :data:`STAYS`); the gate asks whether it
+    over-fits. A variant, which decides nothing, asks of the narrow one the opposite.
 
     Args:
         parts: changed in place.
@@ -170,7 +168,7 @@ def _judge_device(
         logs[WIDE],
         most=math.log(ZERO),
         gap=gap,
-        questions=2,
+        questions=1,
         logs=True,
     )
     mean_within(
@@ -179,35 +177,28 @@ def _judge_device(
         logs[NARROW],
         least=math.log(STAYS),
         gap=gap,
-        questions=2,
+        questions=1,
         logs=True,
+        reading="variant",
     )
-    fitted, mean = min(accuracies[WIDE]), float(np.mean(accuracies[NARROW]))
+    fitted = min(accuracies[WIDE])
     parts.gate(
         f"the wide network knows {FITTED:.1%} of its images in every run",
         fitted >= FITTED,
         f"{fitted:.2%}",
     )
-    parts.gate(
-        f"the narrow network reaches {RESNET20_ACCURACY:.0%} on its images",
-        mean >= RESNET20_ACCURACY,
-        f"{mean:.2%}",
-    )
-    if max(accuracies[NARROW]) >= FITTED:
-        parts.decide_nothing("the two do not differ in over-fitting")
 
 
 #: 0 samples to train on: all.
 _QUICK = {"steps": 700, "every": 100, "batch": 32, "lr": 0.05, "width": 8, "train": 200}
 
 _GPU_RULE = (
-    "By one-sided 95 % bounds of the mean log over seeds, the over-fitted network's gradient norm "
-    "ends below a hundredth of its start and the other's above a tenth: both must say so. Refuted, "
-    "with 95 % for both together, where the first ends above a tenth or the second below a "
-    "hundredth; a share below a thousandth counts as a thousandth. Gates: the wide network knows "
-    "99.9 % of its images in every run, and the narrow one, which sees them shifted and mirrored, "
-    "is right on 91 % of them on average: otherwise not trained. A narrow network that knows "
-    "99.9 % as well decides nothing."
+    "By a one-sided 95 % bound of the mean log over seeds, the over-fitted network's gradient norm "
+    "ends below a hundredth of its start. Refuted, one-sided at 95 %, where it ends above a tenth; "
+    "a share below a thousandth counts as a thousandth. Gate: the wide network knows 99.9 % of its "
+    "images in every run, otherwise not trained. That the norm of a narrow network, which sees the "
+    "images shifted and mirrored, ends above a tenth is shown and does not decide: the thesis says "
+    "it of ImageNet alone (E1)."
 )
 
 STUDY = Study(
@@ -250,13 +241,11 @@ STUDY = Study(
             paper=0.69,
             deviation=0.3,
             unit="in the log of the share, from its bound",
-            source="the over-fitted norm ends at half of the bound and the other stays as it was, "
-            "as in the record at scale quick (0.005 and 1.1 of the start), which also gives the "
-            "deviations, 0.19 and 0.89, rounded up",
-            parts=2,
-            margins=(0.69, 2.3),
-            deviations=(0.3, 0.9),
-            gaps=(math.log(10), math.log(10)),
+            source="the over-fitted norm ends at half of the bound, as in the record at scale "
+            "quick (0.005 of the start), which also gives the deviation, 0.19, rounded up",
+            margins=(0.69,),
+            deviations=(0.3,),
+            gaps=(math.log(10),),
         )
     },
     models={

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.gates import BIGRAM_LOSS, RESNET20_ACCURACY
+from mindgap.lab.studies.gates import BIGRAM_LOSS, RESNET20_BY_LOSS
 from mindgap.lab.studies.power import GainDesign
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
@@ -155,12 +155,12 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 def _gates(parts: Parts, runs_of: Mapping[str, Sequence[Run]]) -> None:
     """Add a control per network that ran: its best optimizer must bring AWD-LSTM below a bigram
-    model on test text, and ResNet20 to the accuracy that is published. The others may be slow,
+    model on test text, and ResNet20 near the accuracy that is published. The others may be slow,
     which the statement is about.
     """
     for network, column, sign, limit in (
         ("LSTM", "test_loss", -1, BIGRAM_LOSS),
-        ("convolutions", "test_accuracy", 1, RESNET20_ACCURACY),
+        ("convolutions", "test_accuracy", 1, RESNET20_BY_LOSS),
     ):
         reached = [
             float(np.mean([last(run, column) for run in own_runs]))
@@ -238,9 +238,10 @@ STUDY = Study(
             "with momentum on images) the clipped curve lies lower over paired seeds, each "
             "one-sided at 95 % (all must say so: no correction). Refuted where less than 2 % of "
             "the loss is saved, one-sided at 95 % for all three together. The best optimizer must "
-            "bring AWD-LSTM below an interpolated bigram model on test text, and ResNet20 to 91 %, "
-            "as published: otherwise not trained. Steps are searched at a tenth (images) and three "
-            "tenths (text) of the length, a factor 3 apart, by the height of the curve.",
+            "bring AWD-LSTM below an interpolated bigram model on test text, and ResNet20 to 90 % "
+            "(91 % is published, with a step that was chosen for accuracy): otherwise not trained. "
+            "Steps are searched at a tenth (images) and three tenths (text) of the length, a "
+            "factor 3 apart, by the height of the curve; the two best run again at full length.",
         ),
     },
     lengths={"gpu": "100 of 200 epochs (ResNet20)"},  # and 10 epochs of AWD-LSTM

@@ -117,7 +117,8 @@ STUDY = Study(
             "clipping is at most one point behind SGD with momentum over paired seeds, one-sided "
             "at 95 %; refuted where it is more behind, one-sided at 95 %. The better of the two "
             "must reach 91 %, as published for ResNet20: otherwise not trained. Steps are searched "
-            "at 10 epochs, a factor 3 apart, on validation images.",
+            "at 10 epochs, a factor 3 apart, on validation images; the two best run again at full "
+            "length.",
         ),
     },
     lengths={"gpu": "200 of 200 epochs"},

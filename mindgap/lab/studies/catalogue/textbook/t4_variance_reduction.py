@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindgap.lab.studies.gates import RESNET20_ACCURACY
+from mindgap.lab.studies.gates import RESNET20_BY_LOSS
 from mindgap.lab.studies.power import Array, Design
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS
 from mindgap.lab.studies.spec import Figure, Parts, Run, Scale, Source, Study, scales
@@ -76,7 +76,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     Returns:
         One part: yes where the gain on the network lies below the log of :data:`MARGIN`, no where
         it lies above 0 and not below that. Nothing is decided where SVRG gains nothing on the
-        convex control. At scale gpu the gate asks whether SGD brings ResNet20 to 91 %.
+        convex control. At scale gpu the gate asks whether SGD brings ResNet20 to 90 %.
     """
     parts = Parts()
     gains = {}  # problem -> interval of the gain
@@ -102,8 +102,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         if problem == "network" and runs[0].header.scale == "gpu":
             reached = 1 - errors["SGD"]
             parts.gate(
-                f"SGD reaches {RESNET20_ACCURACY:.0%}",
-                reached >= RESNET20_ACCURACY,
+                f"SGD reaches {RESNET20_BY_LOSS:.0%}",
+                reached >= RESNET20_BY_LOSS,
                 f"{reached:.2%}",
             )
     if gains["convex"].low <= 0:
@@ -174,9 +174,10 @@ STUDY = Study(
             rule="SVRG's gain on ResNet20, SGD's training loss over SVRG's at equal gradient "
             "evaluations, is below a factor 1.1 over paired seeds, one-sided at 95 %; refuted "
             "where it is above 1, one-sided at 95 %, and may exceed 1.1. Where SVRG gains nothing "
-            "on the convex control, one-sided at 95 %, nothing is decided. SGD must reach 91 % in "
-            "test accuracy, as published for ResNet20: otherwise not trained. Steps are searched "
-            "at 12 passes, a factor 3 apart, by the training loss.",
+            "on the convex control, one-sided at 95 %, nothing is decided. SGD must reach 90 % in "
+            "test accuracy (91 % is published for ResNet20, with a step that was chosen for "
+            "accuracy): otherwise not trained. Steps are searched at 12 passes, a factor 3 apart, "
+            "by the training loss; the two best run again at full length.",
         ),
     },
     lengths={"gpu": "102 passes over the images (the thesis does not say)"},

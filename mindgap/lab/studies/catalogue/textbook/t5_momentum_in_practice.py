@@ -99,7 +99,8 @@ STUDY = Study(
             rule="The difference in test accuracy over paired seeds lies within one point (two "
             "one-sided tests of 5 % each); refuted where the 90 % interval lies outside. The "
             "better of the two must reach 91 %, as published for ResNet20: otherwise not trained. "
-            "Steps are searched at 10 epochs, a factor 3 apart, on validation images.",
+            "Steps are searched at 10 epochs, a factor 3 apart, on validation images; the two best "
+            "run again at full length.",
         ),
     },
     lengths={"gpu": "100 epochs (the thesis shows no run)"},
