@@ -84,29 +84,24 @@ def number_from(name: str, function: Callable[..., Any], *arguments: Any) -> flo
         fail(name, "must return a number", value)
 
 
-def loss_from(name: str, function: Callable[..., Any], *arguments: Any) -> Tensor:
-    """The loss that a user's function returns, a tensor with one element and its graph.
-
-    This is called in every iteration of a run, so that it looks at the number of elements alone.
+def loss_from(name: str, function: Callable[..., Any], x: Any, y: Any, batch: Any) -> Tensor:
+    """The loss that a user's function of (x, y, batch) returns: a tensor with one element, and its
+    graph. Every iteration of a run calls this, so that it looks at no more.
 
     Example:
-        >>> loss_from("lower", lambda y: y.square(), torch.ones(2))
+        >>> loss_from("lower", lambda x, y, batch: y.square(), 0.0, torch.ones(2), None)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: lower must return a tensor with one element, got (2,)
     """
     try:
-        loss = function(*arguments)
+        loss = function(x, y, batch)
     except Exception as error:
         if not isinstance(error, RuleError):
             note(error, f"raised by {name}")
         raise
-    if (
-        isinstance(loss, Tensor)
-        and loss.numel() == 1
-        and (loss.requires_grad or loss.is_floating_point())
-    ):
-        return loss
     if isinstance(loss, Tensor) and loss.numel() == 1:
+        if loss.requires_grad or loss.is_floating_point():
+            return loss
         fail(name, "must be a number of floating point", loss.dtype)
     shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
     fail(name, "must return a tensor with one element", shape)

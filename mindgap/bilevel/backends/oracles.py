@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mindgap.base.calls import loss_from
 from mindgap.base.check import fail
 from mindgap.base.checked import checked_types
 from mindgap.base.count import OracleCount
@@ -527,7 +528,10 @@ class TorchOracle(TorchOps, ProblemOracle):
         """A level's loss at x and y in the user's form, under the sample's random state where the
         losses draw numbers.
         """
-        return self.problem.evaluate(level, x, y, batch, sample, self.seeded)
+        if self.seeded:
+            return self.problem.evaluate(level, x, y, batch, sample)
+        function = self.problem.lower if level == "lower" else self.problem.upper
+        return loss_from(level, function, x, y, batch)
 
     def _is_common(self, *samples: Sample) -> bool:
         """Whether ``_run`` needs no context: each sample is one minibatch of a partition or stream

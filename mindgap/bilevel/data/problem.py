@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mindgap.base.bound import Bound as Bound
 from mindgap.base.calls import call, check_call, loss_from
 from mindgap.base.check import fail, whole
-from mindgap.base.restoring import seeded as seeded_by
+from mindgap.base.restoring import seeded
 from mindgap.bilevel.data.loaded import as_data
 from mindgap.bilevel.data.sample import FULL, Batch, Data, Sample, is_full, row
 
@@ -333,16 +333,12 @@ class BilevelProblem(Generic[X, Y]):
         """The flat y in the form it was handed over."""
         return self.pack_y.view(y)
 
-    def evaluate(
-        self, level: str, x: Any, y: Any, batch: Batch, sample: Sample, seeded: bool = True
-    ) -> Tensor:
-        """The loss of a level at x and y in the user's form, with its graph; ``seeded`` where it
-        may draw random numbers, which then follow from the sample's seed.
+    def evaluate(self, level: str, x: Any, y: Any, batch: Batch, sample: Sample) -> Tensor:
+        """The loss of a level at x and y in the user's form, with its graph; where it draws random
+        numbers, these follow from the sample's seed.
         """
         function = self.upper if level == "upper" else self.lower
-        if not seeded:
-            return loss_from(level, function, x, y, batch)
-        with seeded_by(int(sample.seed)):
+        with seeded(int(sample.seed)):
             return loss_from(level, function, x, y, batch)
 
     def loss(self, level: str, x: Tensor, y: Tensor, sample: Sample = FULL) -> Tensor:
