@@ -797,3 +797,24 @@ def test_bad_input_of_the_compiled_backend_is_named(name):
 
 def test_every_method_is_tried_in_every_form():
     assert {c.key for c in CASES if not c.variant} == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("target", "out", "words"),
+    [
+        ("hostile_factory:of_one", "page.html", "TARGET must be a function without arguments"),
+        ("hostile_factory:made", ".", "--out must be the name of a file"),
+    ],
+)
+def test_a_race_refuses_its_command_line_before_it_runs(tmp_path, monkeypatch, target, out, words):
+    """A factory with an argument was called a defect of mindgap, and a folder in the place of the
+    page was refused when the race was over.
+    """
+    from mindgap.cli.bilevel import race as command
+
+    text = "def of_one(a): ...\n\ndef made(): raise AssertionError('called')\n"
+    (tmp_path / "hostile_factory.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuleError, match=words):
+        command(target, calls=300, out=tmp_path / out)
