@@ -195,8 +195,7 @@ def solve(
     if seconds is not None:
         positive("seconds", seconds)
     runner: Backend = Eager() if backend is None else backend
-    # A class of a user's need not derive from Backend
-    if isinstance(runner, type) or not hasattr(runner, "check_every"):
+    if isinstance(runner, type) or not hasattr(runner, "check_every"):  # maybe no Backend
         fail("backend", "must be a backend, such as JaxBackend(upper, lower)", backend)
     check_every = (
         runner.check_every if check_every is None else whole("check_every", check_every, least=1)

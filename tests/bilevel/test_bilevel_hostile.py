@@ -322,6 +322,28 @@ def test_a_loss_that_is_a_constant_on_a_minibatch_has_no_gradient_there(key):
     torch.testing.assert_close(*ends)
 
 
+@pytest.mark.parametrize("gradient", ["implicit", "unrolled"])
+def test_a_meta_learner_differentiates_attention_twice(gradient):
+    """It ended in torch's "derivative ... is not implemented" of the fused kernel."""
+
+    def loss(x, y, b):
+        q = (b * y.view(1, 1, 4)).unsqueeze(0)
+        return F.scaled_dot_product_attention(q, q, q).square().mean() + (y - x).square().sum()
+
+    tasks = torch.randn(4, 1, 2, 4, generator=DRAW)
+    made = task_problem(loss, loss, torch.ones(4), torch.zeros(4), tasks, tasks, tasks=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch: no batching rule for this kernel
+        assert solve(made, MetaLearner(lr_x=0.1, lr_y=0.1, gradient=gradient), 2).ok
+
+
+def test_first_order_maml_takes_an_upper_loss_without_x():
+    """It ended in torch's "appears to not have been used in the graph"."""
+    method = MetaLearner(lr_x=0.1, lr_y=0.1, gradient="first order", reset="start")
+    made = of_tasks(upper=lambda x, y, b: (y - b).square().sum())
+    assert float(solve(made, method, 3).x) == 0.0
+
+
 def test_a_metric_with_another_code_does_not_read_the_values_of_the_first(tmp_path):
     """Metrics were known by their names alone, so that a second lambda read the first's values."""
     grid = {"lr_x": [0.05], "lr_y": [0.05]}

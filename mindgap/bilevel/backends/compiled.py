@@ -90,8 +90,7 @@ class JaxBackend(Backend):
         self.chunk = whole("chunk", chunk, least=1)
         self.unroll = whole("unroll", unroll, least=1)
         self.compiled: dict[Any, Any] = {}  # what a program depends on -> the program
-        #: problems whose losses were compared, by id; kept, so that no other gets this id
-        self.compared: dict[int, BilevelProblem] = {}
+        self.compared: dict[int, BilevelProblem] = {}  # by id; kept, so that no other gets it
 
     def oracle(
         self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool

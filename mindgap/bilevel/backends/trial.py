@@ -59,8 +59,7 @@ def try_problem(
         fail("lower", "must depend on y", "a loss without gradient in y")
     upper_needs_x, upper_needs_y = _try_level(oracle, "upper", x, y, upper_sample)
     if not upper_needs_x and not (upper_needs_y and (lower_needs_x or not needs_x)):
-        rule = "must depend on x, directly or through y*(x)"
-        fail("upper", rule, "a problem whose value does not change with x")
+        fail("upper", "must depend on x, directly or through y*(x)", "a problem that does not")
     if second_order:
         _try_second_derivatives(oracle, x, y, lower_sample)
 

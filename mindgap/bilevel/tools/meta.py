@@ -8,6 +8,7 @@ start anew in every iteration, so that nothing is carried from one task to the n
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.backends.oracles import TorchOracle, backward, constant_like
+from mindgap.bilevel.backends.oracles import TorchOracle, double_backward_kernels
 from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
 from mindgap.bilevel.core.settings import check_count, choice, count, setting
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Product, Values, replace
@@ -169,7 +170,7 @@ class MetaLearner(Method[Values, TaskDraws]):
     gradient: Gradient = choice(*get_args(Gradient))
     products: int = count(5)
     reset: Literal["x", "start"] | tuple[int, int] = setting(_check_reset, "x")
-    second_order: ClassVar[bool] = False
+    second_order = property(lambda self: self.gradient != "first order")
     resets: ClassVar[bool] = True
 
     def plan(self) -> SamplePlan:
@@ -234,7 +235,8 @@ class MetaLearner(Method[Values, TaskDraws]):
         problem, keep_graph = oracle.problem, self.gradient == "unrolled"
         lower_batch = problem.lower_data.fetch(sample)
         upper_batch = problem.upper_data.fetch(sample)
-        with torch.enable_grad():
+        kernels = double_backward_kernels() if oracle.plain_kernels else nullcontext()
+        with torch.enable_grad(), kernels:
             leaf = x.detach().requires_grad_()
             y = self.starts(oracle, leaf).requires_grad_()
             for _ in range(self.inner):
@@ -246,7 +248,7 @@ class MetaLearner(Method[Values, TaskDraws]):
             loss = oracle.loss(
                 "upper", problem.view_x(leaf), problem.view_y(y), upper_batch, sample
             )
-            (d_x,) = backward((loss,), (leaf,), (constant_like(1.0, loss),))
+            (d_x,) = torch.autograd.grad(loss, leaf, allow_unused=True)
         # A step that is differentiated costs a product with H and one with J on the way back.
         oracle.calls.add_together(
             ("g_y", "Hz", "Jz") * self.inner if keep_graph else ("g_y",) * self.inner
