@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -135,3 +135,57 @@ def plain_tree(batch: Any) -> Any:
     if hasattr(batch, "items") and callable(batch.items) and not isinstance(batch, dict):
         return dict(batch.items())
     return batch
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Apply a function to each tensor of a batch made of tensors, tuples, lists and dicts."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, dict):
+        return {key: map_tensors(function, value) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        values = [map_tensors(function, value) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    return batch
+
+
+def arrays_to_tensors(data: Any) -> Any:
+    """NumPy arrays in tuples, lists and dicts as tensors; anything else stays."""
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
+        return torch.from_numpy(np.ascontiguousarray(data))
+    if isinstance(data, dict):
+        return {key: arrays_to_tensors(value) for key, value in data.items()}
+    if isinstance(data, tuple):
+        values = [arrays_to_tensors(value) for value in data]
+        return type(data)(*values) if hasattr(data, "_fields") else tuple(values)
+    if isinstance(data, list) and any(isinstance(value, np.ndarray) for value in data):
+        return [arrays_to_tensors(value) for value in data]
+    return data
+
+
+def leading_axis(batch: Any) -> int:
+    """Samples of a batch: the length of its first tensor, 0 where there is none.
+
+    Example:
+        >>> leading_axis((torch.zeros(3, 2), torch.zeros(3))), leading_axis("text")
+        (3, 0)
+    """
+    leaves = tensor_leaves(batch)
+    return leaves[0].shape[0] if leaves and leaves[0].dim() else 0
+
+
+def to_device(batch: Any, device: torch.device | None) -> Any:
+    """A batch with its tensors on a device (None: where they are)."""
+    if device is None:
+        return batch
+    return map_tensors(lambda t: t.to(device, non_blocking=True), batch)
+
+
+def tensor_leaves(batch: Any) -> list[Tensor]:
+    """All tensors of a batch, in order."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    if not isinstance(batch, (dict, tuple, list)):
+        return []
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return [tensor for part in parts for tensor in tensor_leaves(part)]

@@ -128,18 +128,20 @@ def whole(name: str, value: Any, *, least: int = 0, most: int | None = None) -> 
     return value
 
 
-def check_signature(name: str, function: Any, rule: str, *arguments: Any) -> None:
+def check_call(name: str, function: Any, rule: str, *arguments: Any) -> None:
     """Check that a function can be called with these arguments alone; else raise ``RuleError``,
     which says that the argument ``name`` must be what ``rule`` says. A function that does not show
     its signature passes.
 
     Example:
-        >>> check_signature("tau", lambda: 1.0, "a function of the step", 0)
+        >>> check_call("tau", lambda: 1.0, "a function of the step", 0)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: tau must be a function of the step, got <function ...
     """
     import inspect
 
+    if not callable(function):
+        fail(name, f"must be {rule}", function)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

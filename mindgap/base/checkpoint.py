@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import RuleError, error_words, shortened
+from mindgap.base.check import RuleError, error_words, fail, shortened
 from mindgap.record.store import replacing
 
 MAGIC = b"mindgap checkpoint 1\n"
@@ -379,6 +379,19 @@ def _check_list(node: Any) -> list[Any]:
     if type(node) is not list:
         raise ValueError("a part of unknown form")
     return node
+
+
+def make_folder(name: str, path: str | Path) -> Path:
+    """The folder that the argument ``name`` gives, made where it is missing; a file in its place
+    is refused.
+    """
+    if not isinstance(path, (str, Path)):
+        fail(name, "must be the name of a folder", path)
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(name, f"must be a folder that can be made ({error.strerror})", str(path))
+    return Path(path)
 
 
 def set_aside(path: Path) -> Path:

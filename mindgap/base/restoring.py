@@ -25,7 +25,7 @@ from mindgap.base.check import fail
 
 def seed_everything(seed: int) -> None:
     """Seed the global generators of Python, numpy, torch and CUDA; use it inside ``undisturbed``
-    only.
+    or ``seeded`` only.
 
     Example:
         >>> with undisturbed(nn.Linear(1, 1)):
@@ -95,6 +95,42 @@ class _Randomness:
         """Put the given generators, but no global one, back to where they were."""
         for generator, state in self._states:
             generator.set_state(state)
+
+
+def random_states() -> list[object]:
+    """The states of the global random number generators of Python, numpy, torch and CUDA (where it
+    runs), to be compared with those at another time.
+    """
+    of_numpy: Any = np.random.get_state()
+    states: list[object] = [
+        random.getstate(),
+        of_numpy[1].tolist(),  # the key and the position of its Mersenne twister
+        of_numpy[2],
+        torch.get_rng_state().tolist(),
+    ]
+    if torch.cuda.is_initialized():
+        states += [state.tolist() for state in torch.cuda.get_rng_state_all()]
+    return states
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global random numbers of Python, numpy, torch and CUDA follow from a seed inside; after
+    it they go on as if nothing had drawn.
+
+    Example:
+        >>> def draw():
+        ...     with seeded(7):
+        ...         return torch.rand(1).item(), np.random.rand(), random.random()
+        >>> draw() == draw()
+        True
+    """
+    before = _Randomness([])
+    try:
+        seed_everything(seed)
+        yield
+    finally:
+        before.restore()
 
 
 class Guard:

@@ -64,6 +64,21 @@ def is_one_number(value: Any) -> bool:
     return isinstance(value, Real)
 
 
+def rounding(v: Tensor) -> float:
+    """The relative residual of a linear system with right side v below which there is rounding
+    alone: 1e-13, or a thousandth of the dtype's precision.
+    """
+    return max(1e-13, 1e-3 * torch.finfo(v.dtype).eps)
+
+
+def binary_scale(v: Tensor) -> float:
+    """The power of two next below the largest element of v, by which it can be divided without
+    rounding; squares of the quotient neither vanish nor overflow. 1 for zeros, NaN and infinity.
+    """
+    largest = float(v.detach().abs().max())
+    return 2.0 ** math.floor(math.log2(largest)) if 0.0 < largest < math.inf else 1.0
+
+
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
     """One flat vector of real numbers out of many tensors, in order.
 

@@ -313,6 +313,8 @@ class Method(ABC, Generic[V, S]):
             >>> state.t, abs(float(state.x) - 1) < 0.05
             (400, True)
         """
+        if not isinstance(state, State):
+            fail("state", "must be a State", type(state).__name__)
         oracle, drawn = state.oracle, state.drawn
         if not isinstance(oracle, TorchOracle):
             rule = "must be of the eager backend to be stepped one by one"
@@ -386,7 +388,8 @@ def _carry_over(
         if isinstance(value, dict) and isinstance(old_value, dict):
             values[name] = _carry_over(old_value, value, old_oracle, new_oracle)
         elif not isinstance(value, dict) and getattr(old_value, "shape", None) == value.shape:
-            values[name] = new_oracle.from_torch(old_oracle.to_torch(old_value))
+            tensor = old_oracle.to_torch(old_value)
+            values[name] = new_oracle.from_torch(tensor.to(new_oracle.to_torch(value)))
     return values
 
 

@@ -14,7 +14,8 @@ from typing import Any, Generic, cast
 
 import numpy as np
 
-from mindgap.base.check import fail, flag, positive, whole
+from mindgap.base.calls import call, noting_iteration, number_from
+from mindgap.base.check import check_call, fail, flag, positive, whole
 from mindgap.base.checkpoint import CheckpointError, set_aside
 from mindgap.bilevel.backends.oracles import LOOK, TorchOracle, are_numbers
 from mindgap.bilevel.core.types import AnyMethod, Array, Backend, ProblemOracle, State, advance
@@ -27,6 +28,9 @@ from mindgap.bilevel.tools.limits import Limits, limits_of
 
 #: How a run can end.
 OUTCOMES = ("done", "out of calls", "out of time", "stopped", "non-finite", "diverged")
+
+#: The columns of every history, before those of ``record``.
+COLUMNS = ("iteration", "calls", "seconds", "upper")
 
 Callback = Callable[[State], Any]
 
@@ -95,7 +99,7 @@ class Solution(Generic[X, Y]):
         """
         drawing = draw_history(self.history, against)
         if path is not None:
-            Path(path).write_text(drawing, encoding="utf-8")
+            check_path("path", path).write_text(drawing, encoding="utf-8")
         return drawing
 
     @property
@@ -191,7 +195,7 @@ def solve(
     if seconds is not None:
         positive("seconds", seconds)
     runner: Backend = Eager() if backend is None else backend
-    if not hasattr(runner, "check_every"):  # a class of a user's need not derive from Backend
+    if isinstance(runner, type) or not hasattr(runner, "check_every"):  # maybe no Backend
         fail("backend", "must be a backend, such as JaxBackend(upper, lower)", backend)
     check_every = (
         runner.check_every if check_every is None else whole("check_every", check_every, least=1)
@@ -244,7 +248,9 @@ def solve(
 
     def ending() -> tuple[str, str] | None:
         """Outcome and sentence if a callback or a budget ends the run here; else None."""
-        answers = [listener(state) for listener in listeners] if state.t % every == 0 else []
+        place, answers = f"callbacks at iteration {state.t}", []
+        if state.t % every == 0:
+            answers = [call(place, listener, state) for listener in listeners]
         if any(map(_is_true, answers)):
             return "stopped", f"a callback asked for it after {state.t} iterations"
         if steps is not None and state.t >= steps:
@@ -258,11 +264,11 @@ def solve(
     def history_row() -> dict[str, float]:
         """A row of the history at this state: column -> number."""
         upper = oracle.value("upper", state.x, state.y)
-        recorded = (float(measure(state)) for measure in measures.values())
+        recorded = (number_from(f"record[{n!r}]", m, state) for n, m in measures.items())
         numbers = (state.t, state.total_calls, seconds_before + spent, upper, *recorded)
         return dict(zip(columns, numbers, strict=True))
 
-    columns = ("iteration", "calls", "seconds", "upper", *measures)
+    columns = (*COLUMNS, *measures)
     rows = [row for row in rows if tuple(row) == columns and row["iteration"] < state.t]
     seconds_before = rows[-1]["seconds"] if rows else 0.0  # those before a resume
     # The iterations at multiples of these periods have something to do beside the method.
@@ -315,6 +321,10 @@ def _checked_measures(
         isinstance(name, str) and callable(measure) for name, measure in measures.items()
     ):
         fail("record", "must map names to functions of the state", record)
+    for name, measure in measures.items():
+        check_call("record", measure, "functions of the state", None)
+        if name in COLUMNS:
+            fail("record", f"must have other names than {', '.join(COLUMNS)}", name)
     if measures and history is None:
         fail("history", "must be given with record", None)
     if history is not None and problem.upper_data.order == "stream":
@@ -326,11 +336,14 @@ def _checked_measures(
 
 def _checked_listeners(callbacks: Any) -> list[Callback]:
     """The callbacks as a list of functions; a class is refused, though it can be called."""
-    if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
-        return list(callbacks)
+    rule = "a function of the state, or a list of them"
     if callable(callbacks) and not isinstance(callbacks, type):
-        return [callbacks]
-    fail("callbacks", "must be a function of the state, or a list of them", callbacks)
+        callbacks = [callbacks]
+    if not isinstance(callbacks, (list, tuple)) or not all(map(callable, callbacks)):
+        fail("callbacks", f"must be {rule}", callbacks)
+    for listener in callbacks:
+        check_call("callbacks", listener, rule, None)
+    return list(callbacks)
 
 
 def _resume(
@@ -400,10 +413,10 @@ class Eager(Backend):
         method, oracle, values = state.method, state.oracle, dict(state.values)
         if not keep:
             state.values.clear()
+        done = 0
         if calls is None and seconds is None and isinstance(oracle, TorchOracle):
             chunk = draw_chunk(method, oracle, state.seed, state.t, steps, state.drawn)
-            done = 0
-            with oracle.same_modes():
+            with oracle.same_modes(), noting_iteration(lambda: state.t + done - 1):
                 for done, (kind, draws) in enumerate(chunk.steps(), 1):
                     values = method.next_values(values, draws, oracle, kind)
                     if done % LOOK == 0 and not are_numbers(values["x"], values["y"]):
@@ -413,12 +426,13 @@ class Eager(Backend):
             return advance(state, values, done, chunk.drawn, oracle.take_calls())
         deadline = math.inf if seconds is None else time.perf_counter() + seconds
         state = replace(state, values=values)
-        for done in range(1, steps + 1):
-            state = method.step(state)
-            if done % LOOK == 0 and not are_numbers(state.x, state.y):
-                break
-            if (
-                calls is not None and state.total_calls >= calls
-            ) or time.perf_counter() >= deadline:
-                break
+        with noting_iteration(lambda: state.t):
+            for done in range(1, steps + 1):
+                state = method.step(state)
+                if done % LOOK == 0 and not are_numbers(state.x, state.y):
+                    break
+                if calls is not None and state.total_calls >= calls:
+                    break
+                if time.perf_counter() >= deadline:
+                    break
         return state

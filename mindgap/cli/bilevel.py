@@ -47,11 +47,15 @@ def race(
     Pieces of the race are kept beside the page until it ends: after Ctrl-C the same command
     continues.
     """
+    from mindgap.base.check import check_call
+    from mindgap.bilevel.tools.checkpoint import check_path
     from mindgap.bilevel.tools.contest import race as race_of
     from mindgap.bilevel.tools.contest_page import write_contest_page
 
+    check_path("--out", str(out))  # before the race, which takes minutes
     folder = out.with_suffix(".race")
     factory = load_function(target)
+    check_call("TARGET", factory, "a function without arguments that returns a BilevelProblem")
 
     def words() -> str:
         """The end of an interrupted race: what is kept, and how to go on."""

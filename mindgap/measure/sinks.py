@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mindgap.base.check import check_signature, fail
+from mindgap.base.check import check_call, fail
 from mindgap.record.forms import Figure, StudyDescription, write_form
 from mindgap.record.schema import End, Header, Row
 from mindgap.record.store import STUDY_FILE, RunWriter
@@ -152,6 +152,6 @@ def as_sinks(to: Any, name: str, settings: dict[str, Any], seed: int) -> list[Si
     if hasattr(to, "add_scalar"):
         return [TensorBoardSink(to)]
     if callable(to):
-        check_signature("to", to, "a folder, a SummaryWriter or a function of a row", {})
+        check_call("to", to, "a folder, a SummaryWriter or a function of a row", {})
         return [CallSink(to)]
     fail("to", "must be a folder, a SummaryWriter or a function of a row", to)

@@ -14,7 +14,7 @@ from references.bilevel_small import small_quadratic
 from torch import nn
 
 from mindgap.bilevel import BilevelProblem, TorchOracle, solve
-from mindgap.bilevel.backends.modes import double_backward_kernels
+from mindgap.bilevel.backends.oracles import double_backward_kernels
 from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.data.sample import Sample
 

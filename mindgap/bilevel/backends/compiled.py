@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mindgap.base.check import fail, whole
+from mindgap.base.check import check_call, fail, whole
 from mindgap.bilevel.backends.count import run_counted
 from mindgap.bilevel.backends.jax_oracle import JaxOracle, close_tables, open_tables, precision
 from mindgap.bilevel.core.settings import TorchStep
@@ -84,12 +84,12 @@ class JaxBackend(Backend):
         unroll: int = 1,
     ) -> None:
         for name, loss in (("upper", upper), ("lower", lower)):
-            if not callable(loss):
-                fail(name, "must be a function of (x, y, batch) in jax.numpy", loss)
+            check_call(name, loss, "a function of (x, y, batch) in jax.numpy", None, None, None)
         self.losses = (upper, lower)
         self.chunk = whole("chunk", chunk, least=1)
         self.unroll = whole("unroll", unroll, least=1)
         self.compiled: dict[Any, Any] = {}  # what a program depends on -> the program
+        self.compared: dict[int, BilevelProblem] = {}  # by id; kept, so that no other gets it
 
     def oracle(
         self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
@@ -103,11 +103,15 @@ class JaxBackend(Backend):
         method.check_problem(problem)
         packs = problem.pack_x, problem.pack_y
         one_dtype = packs[0].dtype == packs[1].dtype and not any(pack.dtypes for pack in packs)
-        if not one_dtype or problem.micro_batch:
-            rule = "must have one dtype and no micro_batch for the compiled backend"
+        if not one_dtype or problem.dtype is torch.bfloat16 or problem.micro_batch:
+            rule = "must have one dtype (not bfloat16) and no micro_batch for the compiled backend"
             fail("problem", rule, problem.dtype)
         with precision(problem):
-            return JaxOracle(problem, *self.losses, unroll=self.unroll)
+            oracle = JaxOracle(problem, *self.losses, unroll=self.unroll)
+            if id(problem) not in self.compared:
+                oracle.check_losses(seed)
+                self.compared[id(problem)] = problem
+            return oracle
 
     def start(self, method: AnyMethod, oracle: ProblemOracle, seed: int) -> State:
         with precision(oracle.problem):

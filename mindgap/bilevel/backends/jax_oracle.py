@@ -4,6 +4,7 @@ methods.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import partial
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from mindgap.base.check import fail
+from mindgap.base.calls import call
+from mindgap.base.check import RuleError, fail
 from mindgap.bilevel.backends.count import calls_of_start
-from mindgap.bilevel.backends.oracles import scramble
+from mindgap.bilevel.backends.oracles import TorchOracle, scramble
+from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.estimators import ROWS
 from mindgap.bilevel.core.types import (
     AnyMethod,
@@ -27,7 +30,7 @@ from mindgap.bilevel.core.types import (
     T,
 )
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
-from mindgap.bilevel.data.sample import FULL, Batch, Batches, Sample, is_full
+from mindgap.bilevel.data.sample import FULL, Batch, Batches, Sample, is_full, row
 
 try:
     import jax
@@ -251,9 +254,45 @@ class JaxOracle(JaxOps, ProblemOracle):
     def _in_form(self, level: str) -> Callable[[Any, Any, Any], Any]:
         """A level's loss as a function of flat x and y."""
         loss, packs = self.losses[level], (self.problem.pack_x, self.problem.pack_y)
-        return lambda x, y, batch: jnp.reshape(
-            loss(_view(packs[0], x), _view(packs[1], y), batch), ()
-        )
+
+        def in_form(x: Array, y: Array, batch: Batch) -> Any:
+            """The loss; JAX calls this to trace it, so that checks cost a run nothing."""
+            value = call(level, loss, _view(packs[0], x), _view(packs[1], y), batch)
+            shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", "no array")
+            if shape not in ((), (1,)) or not jnp.issubdtype(dtype, jnp.floating):
+                got = type(value).__name__ if shape is None else (shape, str(dtype))
+                fail(level, "must return one number of floating point, an array of JAX", got)
+            return jnp.reshape(value, ())
+
+        return in_form
+
+    def check_losses(self, seed: int) -> None:
+        """Refuse losses that are not those of the problem, by their values at and near the start,
+        unless those of the problem cannot be computed in torch.
+        """
+        in_torch = TorchOracle(self.problem)
+        try:
+            try_problem(in_torch, seed, second_order=False, needs_x=False)
+        except RuleError as error:
+            if error.__cause__ is None:
+                raise
+            return
+        if in_torch.seeded:
+            rule = "must draw no random numbers in its losses for the compiled backend"
+            fail("problem", rule, "losses that do")
+        start, on_cpu = self.start, jax.default_backend() == "cpu"
+        # Matrix products of a GPU have three digits.
+        tolerance = max(1e-4 if on_cpu else 1e-2, 20 * torch.finfo(self.problem.dtype).eps)
+        for level in ("upper", "lower"):
+            sample = row(self.problem.data(level).draw(0, level, 0, 1), 0)
+            # Away from the start too, where a term of an x or y of zeros would not be missed.
+            for length in (0.0, 0.5):
+                point = [v + length * (1.0 + abs(v)) * jnp.cos(jnp.arange(v.size)) for v in start]
+                x, y = map(self.to_torch, point)
+                own = float(self.problem.loss(level, x, y, sample))
+                value = float(self._loss(level, sample)(*point))
+                if math.isfinite(own) and not abs(own - value) <= 1e-6 + tolerance * abs(own):
+                    fail(level, f"must be the problem's loss, {own:.6g} near the start", value)
 
     def _loss(self, level: str, sample: Sample) -> Callable[[Any, Any], Any]:
         """A level's loss on a sample, as a function of flat x and y."""
@@ -328,6 +367,9 @@ def _samples_as_arrays(problem: BilevelProblem, level: str) -> Any:
     name = f"{level}_data"
     if not isinstance(data, Batches) or not data.is_tensors:
         fail(name, "must be tensors for the compiled backend", type(data).__name__)
+    dtypes = {t.dtype for t in torch.utils._pytree.tree_leaves(data.data) if hasattr(t, "dtype")}
+    if torch.bfloat16 in dtypes:
+        fail(name, "must not be of bfloat16 for the compiled backend", "torch.bfloat16")
     if data.order != "partition":
         return jax.tree.map(lambda t: jnp.asarray(t.cpu().numpy()), data.data)
     if data.n % data.batch_size:

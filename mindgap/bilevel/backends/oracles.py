@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mindgap.base.calls import loss_from
 from mindgap.base.check import fail
 from mindgap.base.checked import checked_types
 from mindgap.base.count import OracleCount
-from mindgap.bilevel.backends.modes import double_backward_kernels, random_state
 from mindgap.bilevel.core.types import AnyMethod, ByName, Ops, ProblemOracle, Product, Scalar
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batch, Data, Sample, is_full, pieces, row
@@ -170,7 +170,8 @@ def backward(
     create_graph: bool = False,
     retain_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Derivatives of ``sum <end, weight>`` in the inputs, None for an input that does not enter.
+    """Derivatives of ``sum <end, weight>`` in the inputs, None for an input that does not enter;
+    ends without a graph are constants.
 
     The engine is called directly: the checks of ``torch.autograd.grad`` are a sixth of an iteration
     on a problem whose derivatives take a few hundred microseconds.
@@ -188,21 +189,26 @@ def backward(
         (tensor([2., 2.]), None)
     """
     keep_graph = create_graph or retain_graph
-    # A subclass of Tensor may have derivatives of its own, which only autograd.grad asks for.
-    if _ENGINE is None or any(type(end) is not Tensor for end in ends):
-        return torch.autograd.grad(
-            ends, inputs, weights, keep_graph, create_graph, allow_unused=True
+    try:
+        # A subclass of Tensor may have derivatives of its own, which only autograd.grad asks for.
+        if _ENGINE is None or any(type(end) is not Tensor for end in ends):
+            return torch.autograd.grad(
+                ends, inputs, weights, keep_graph, create_graph, allow_unused=True
+            )
+        gradients: tuple[Tensor | None, ...] = _ENGINE(
+            tuple(ends),
+            tuple(weights),
+            keep_graph,
+            create_graph,
+            tuple(inputs),
+            allow_unreachable=True,
+            accumulate_grad=False,
         )
-    gradients: tuple[Tensor | None, ...] = _ENGINE(
-        tuple(ends),
-        tuple(weights),
-        keep_graph,
-        create_graph,
-        tuple(inputs),
-        allow_unreachable=True,
-        accumulate_grad=False,
-    )
-    return gradients
+        return gradients
+    except RuntimeError:
+        if any(end.requires_grad for end in ends):
+            raise
+        return (None,) * len(inputs)
 
 
 def constant_like(value: float, loss: Tensor) -> Tensor:
@@ -218,6 +224,22 @@ def constant_like(value: float, loss: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 def _constant(value: float, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full(shape, value, dtype=dtype, device=device)
+
+
+@contextlib.contextmanager
+def double_backward_kernels() -> Iterator[None]:
+    """Kernels that can be differentiated twice: cuDNN's recurrent nets and fused attention off
+    inside, restored after.
+
+    Example:
+        >>> with double_backward_kernels():
+        ...     torch.backends.cudnn.enabled
+        False
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 class TorchOracle(TorchOps, ProblemOracle):
@@ -307,8 +329,6 @@ class TorchOracle(TorchOps, ProblemOracle):
             x_form = pack_x.view(x) if variable == "y" else pack_x.assemble(leaves)
             y_form = pack_y.assemble(leaves) if variable == "y" else pack_y.view(y)
             loss = self.loss(level, x_form, y_form, batch, sample)
-            if not loss.requires_grad:
-                return (pack.join([None] * len(leaves)),)
             return (pack.join(backward((loss,), leaves, (constant_like(1.0, loss),))),)
 
         return self._run(
@@ -449,7 +469,8 @@ class TorchOracle(TorchOps, ProblemOracle):
             loss = self.loss(
                 "lower", self.problem.view_x(x_leaf), self.problem.view_y(y_leaf), batch, sample
             )
-            (g_y,) = torch.autograd.grad(loss, y_leaf, create_graph=True)
+            (g_y,) = backward((loss,), (y_leaf,), (constant_like(1.0, loss),), create_graph=True)
+            g_y = torch.zeros_like(y) if g_y is None else g_y
             if not g_y.requires_grad:
                 return g_y, y.new_zeros(y.numel(), y.numel()), x.new_zeros(x.numel(), y.numel())
             units = torch.eye(y.numel(), dtype=y.dtype, device=y.device)
@@ -507,11 +528,10 @@ class TorchOracle(TorchOps, ProblemOracle):
         """A level's loss at x and y in the user's form, under the sample's random state where the
         losses draw numbers.
         """
+        if self.seeded:
+            return self.problem.evaluate(level, x, y, batch, sample)
         function = self.problem.lower if level == "lower" else self.problem.upper
-        if not self.seeded:
-            return function(x, y, batch)
-        with random_state(self.problem.device, int(sample.seed)):
-            return function(x, y, batch)
+        return loss_from(level, function, x, y, batch)
 
     def _is_common(self, *samples: Sample) -> bool:
         """Whether ``_run`` needs no context: each sample is one minibatch of a partition or stream

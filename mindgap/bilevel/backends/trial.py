@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import RuleError, fail
+from mindgap.base.calls import check_loss
+from mindgap.base.check import RuleError, error_words, fail
 from mindgap.base.count import OracleCount
+from mindgap.base.restoring import random_states, seeded
 from mindgap.bilevel.backends.oracles import TorchOracle
-from mindgap.bilevel.data.sample import Batches, Sample, row
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Batches, Sample, Stream, row
 
 
 def try_problem(
@@ -43,6 +42,8 @@ def try_problem(
         mindgap.base.check.RuleError: lower must depend on y, got 'a loss without gradient in y'
     """
     problem = oracle.problem
+    if torch.is_inference_mode_enabled():
+        fail("torch.inference_mode()", "must be left where derivatives are taken", True)
     x, y = _projected_start(oracle)
     lower_sample = row(problem.lower_data.draw(seed, "lower", 0, 1), 0)
     upper_sample = row(problem.upper_data.draw(seed, "upper", 0, 1), 0)
@@ -57,34 +58,38 @@ def try_problem(
     if not lower_needs_y:
         fail("lower", "must depend on y", "a loss without gradient in y")
     upper_needs_x, upper_needs_y = _try_level(oracle, "upper", x, y, upper_sample)
-    if needs_x and not upper_needs_x and not (upper_needs_y and lower_needs_x):
-        rule = "must depend on x, directly or through y*(x)"
-        fail("upper", rule, "a problem whose value does not change with x")
+    if not upper_needs_x and not (upper_needs_y and (lower_needs_x or not needs_x)):
+        fail("upper", "must depend on x, directly or through y*(x)", "a problem that does not")
     if second_order:
         _try_second_derivatives(oracle, x, y, lower_sample)
 
 
-def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
-    """x and y at the start, projected; refuses projections of another form, shape or dtype."""
-    problem = oracle.problem
-    for pack, project in ((problem.pack_x, oracle.project_x), (problem.pack_y, oracle.project_y)):
-        if project is None:
-            continue
-        name = f"project_{pack.name}"
-        rule = f"must return {pack.name} in the form and shape it was handed over"
-        try:
-            projected = project(pack.start.clone())
-        except RuleError:
-            raise
-        except Exception as error:
-            raise RuleError(f"{name} {rule}, got {error}") from error
-        if not isinstance(projected, Tensor) or projected.shape != pack.start.shape:
-            is_tensor = isinstance(projected, Tensor)
-            fail(name, rule, tuple(projected.shape) if is_tensor else type(projected).__name__)
-        if projected.dtype != pack.dtype or not bool(torch.isfinite(projected).all()):
-            fail(name, f"must return finite numbers of {pack.dtype}", projected)
-    x, y = oracle.start
-    return x.detach().clone(), y.detach().clone()
+def tried_oracle(problem: BilevelProblem) -> TorchOracle:
+    """The oracle of a problem that knows what the losses need; they are tried once per problem."""
+    oracle = TorchOracle(problem)
+    if problem.needs is None:
+        try_problem(oracle, needs_x=False)
+        problem.needs = oracle.seeded, oracle.plain_kernels
+    oracle.seeded, oracle.plain_kernels = problem.needs
+    return oracle
+
+
+def _projected_start(oracle: TorchOracle) -> list[Tensor]:
+    """x and y at the start, projected; refuses a projection that fails or is not finite there."""
+    packs, vectors = (oracle.problem.pack_x, oracle.problem.pack_y), []
+    for pack, project in zip(packs, (oracle.project_x, oracle.project_y), strict=True):
+        vector, rule = pack.start.clone(), f"must return finite numbers at the start of {pack.name}"
+        if project is not None:
+            try:
+                vector = project(vector).detach()
+            except RuleError:
+                raise
+            except Exception as error:
+                raise RuleError(f"project_{pack.name} {rule}, got {error_words(error)}") from error
+            if not bool(vector.isfinite().all()):
+                fail(f"project_{pack.name}", rule, vector)
+        vectors.append(vector)
+    return vectors
 
 
 def _try_level(
@@ -104,24 +109,27 @@ def _try_level(
         with torch.enable_grad():
             return oracle.loss(level, problem.view_x(x), problem.view_y(y), batch, sample)
 
-    states_before = _random_states(x.device)
     try:
-        loss = evaluate()
+        # The user's own random numbers stay where they were.
+        with seeded(int(sample.seed)):
+            states_before = random_states()
+            loss = evaluate()
+            draws_numbers = random_states() != states_before
     except RuleError:
         raise
     except Exception as error:
         sizes = f"x {problem.pack_x.shapes}, y {problem.pack_y.shapes}"
         raise RuleError(
-            f"{level} must be computable at the start ({sizes}), got {error}"
+            f"{level} must be computable at the start ({sizes}), got {error_words(error)}"
         ) from error
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        fail(level, "must return a tensor with one element", shape)
+    check_loss(level, loss)
     if not bool(torch.isfinite(loss.detach()).all()):
         fail(level, "must be finite at the start", float(loss.detach()))
-    if not oracle.seeded and _random_states(x.device) != states_before:
+    if draws_numbers and not oracle.seeded:
         oracle.seeded = True
         loss = evaluate()  # now from the sample's seed
+    if type(problem.data(level)) is Stream:
+        batch = problem.data(level).fetch(sample)
     with torch.no_grad():
         repeated_loss = evaluate()
     loss_value, repeated_value = float(loss.detach()), float(repeated_loss.detach())
@@ -129,27 +137,13 @@ def _try_level(
     if abs(loss_value - repeated_value) > 1e-6 + 1e-3 * abs(repeated_value):
         rule = (
             "must give the same value twice on one sample (draw random numbers from torch, "
-            "np.random or random only)"
+            "np.random or random only; a Stream must give equal batches for equal seeds)"
         )
         fail(level, rule, (loss_value, repeated_value))
     if not loss.requires_grad:
         return False, False
     g_x, g_y = torch.autograd.grad(loss, (x, y), allow_unused=True)
     return g_x is not None, g_y is not None
-
-
-def _random_states(device: torch.device) -> list[object]:
-    """States of the global random number generators of torch, NumPy, Python and CUDA."""
-    of_numpy: Any = np.random.get_state()
-    states: list[object] = [
-        torch.get_rng_state().tolist(),
-        random.getstate(),
-        of_numpy[1].tolist(),  # the key and the position of its Mersenne twister
-        of_numpy[2],
-    ]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device).tolist())
-    return states
 
 
 def _try_second_derivatives(oracle: TorchOracle, x: Tensor, y: Tensor, sample: Sample) -> None:

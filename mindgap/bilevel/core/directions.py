@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from mindgap.base.tensors import binary_scale, rounding
 from mindgap.bilevel.core.types import Array, Draws, Ops, Oracle, Product, Scalar
 from mindgap.bilevel.data.draws import LOWER, UPPER, Samples
 from mindgap.bilevel.data.sample import Sample
@@ -138,7 +139,8 @@ def conjugate_gradients(
         # Hp; with ``rows`` p and the result have one row per block
         return hessian(p) if rows is None else hessian(p.reshape(-1)).reshape(rows, -1)
 
-    v = v if rows is None else v.reshape(rows, -1)
+    scale = 1.0 if rows is not None else binary_scale(v)
+    v = v / scale if rows is None else v.reshape(rows, -1)
     # z the solution so far, r the residual v - Hz, p the direction, rr the square of ||r||.
     z, r = ops.zeros_like(v), v
     p, rr = r, inner(r, r)
@@ -155,7 +157,7 @@ def conjugate_gradients(
         z, r = z + step * p, r - step * hp
         rr, rr_before = inner(r, r), rr
         p = r + (rr / ops.maximum(rr_before, TINY)) * p
-    return z if rows is None else z.reshape(-1), negative
+    return z * scale if rows is None else z.reshape(-1), negative
 
 
 def conjugate_gradients_by_numbers(
@@ -170,19 +172,22 @@ def conjugate_gradients_by_numbers(
         (tensor([0.5000, 0.2500]), False)
     """
     # z the solution so far, r the residual v - Hz, p the direction, rr the square of ||r||.
+    scale = binary_scale(v)
+    v = v / scale
     z, r, p, rr = v.new_zeros(v.shape), v, v, float(v @ v)
+    least = rr * rounding(v) ** 2
     for _ in range(products):
-        if rr == 0.0:
+        if rr <= least:
             break
         hp = hessian(p)
         curvature = float(p @ hp)
         if curvature <= 0.0:
-            return z, True
+            return z * scale, True
         step = rr / curvature
         z, r = z.add(p, alpha=step), r.sub(hp, alpha=step)
         rr, rr_before = float(r @ r), rr
         p = r.add(p, alpha=rr / rr_before)
-    return z, False
+    return z * scale, False
 
 
 def largest_eigenvalue(hessian: Product, v: Tensor, products: int) -> float:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mindgap.base import check
-from mindgap.base.check import fail
+from mindgap.base.calls import call
+from mindgap.base.check import check_call, fail
 from mindgap.bilevel.core.types import Array, Ops, Scalar
 
 #: One iteration, or an array of them.
@@ -435,9 +436,13 @@ class TorchStep:
         """The values "optimizer", made for a copy of x, and "scheduler" where there is one."""
         try:
             optimizer = self.optimizer([torch.nn.Parameter(x.detach().clone())], **self.settings)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, NotImplementedError) as error:
             fail("x_step", f"must be an optimizer that takes its settings ({error})", self)
-        scheduler = None if self.scheduler is None else self.scheduler(optimizer)
+        rule = "something whose step() takes no arguments"
+        check_call("x_step", optimizer.step, rule)  # a scheduler changes its signature
+        scheduler = None if self.scheduler is None else call("scheduler", self.scheduler, optimizer)
+        if scheduler is not None:
+            check_call("scheduler", getattr(scheduler, "step", None), rule)
         values = {"optimizer": optimizer, "scheduler": scheduler}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from mindgap.base.batches import leading_axis
 from mindgap.base.check import fail, whole
 from mindgap.base.rng import stream_seed
 from mindgap.bilevel.data.sample import (
@@ -17,7 +18,7 @@ from mindgap.bilevel.data.sample import (
     Sample,
     SampleOrder,
     Stream,
-    leading_axis,
+    count_samples,
     position_seeds,
 )
 
@@ -158,7 +159,7 @@ class Loaded(Stream):
         return self._kept[which]
 
 
-def as_data(data: Any, batch_size: int) -> Data:
+def as_data(data: Any, batch_size: int, name: str = "data") -> Data:
     """The data of one level as ``Batches`` or a ``Stream``.
 
     A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that does
@@ -168,6 +169,7 @@ def as_data(data: Any, batch_size: int) -> Data:
     Args:
         data: of one level.
         batch_size: samples in a minibatch, where the data do not say it themselves.
+        name: of the argument, for messages.
 
     Example:
         >>> as_data(torch.arange(6), 2).batches
@@ -193,4 +195,5 @@ def as_data(data: Any, batch_size: int) -> Data:
             last="drop" if data.drop_last else "keep",
             collate=data.collate_fn,
         )
+    count_samples(name, data)  # a refusal names the argument
     return Batches(data, batch_size)

@@ -8,16 +8,18 @@ with f the mean of ``upper`` over the upper data and g the mean of ``lower`` ove
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from mindgap.base.check import fail, whole
+from mindgap.base.bound import Bound as Bound
+from mindgap.base.calls import call, loss_from
+from mindgap.base.check import check_call, fail, whole
+from mindgap.base.restoring import seeded
 from mindgap.bilevel.data.loaded import as_data
 from mindgap.bilevel.data.sample import FULL, Batch, Data, Sample, is_full, row
 
@@ -34,69 +36,6 @@ else:
     from typing import TypeVar
 
     X, Y = TypeVar("X"), TypeVar("Y")
-
-
-class Bound:
-    """A module with other parameters put in its place: what a loss gets for a variable that is a
-    module.
-
-    Call it as the module, or any of its methods (``x.encode(...)``); ``parameters()`` and
-    ``[name]`` give the tensors (for a regulariser). The module's buffers are handed over as copies,
-    so that evaluating a loss changes nothing (``own_buffers=True`` hands over themselves).
-
-    Example:
-        >>> layer = nn.Linear(2, 1, bias=False)
-        >>> Bound(layer, {"weight": torch.ones(1, 2)})(torch.ones(3, 2)).flatten().tolist()
-        [2.0, 2.0, 2.0]
-    """
-
-    def __init__(
-        self, module: nn.Module, tensors: Mapping[str, Tensor], *, own_buffers: bool = False
-    ) -> None:
-        if not isinstance(tensors, Mapping):
-            fail("tensors", "must be a mapping of names to tensors", tensors)
-        self._module = module
-        self._tensors = dict(tensors)
-        self._own_buffers = own_buffers
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return torch.func.functional_call(self._module, self._values(), args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        """An attribute of the module; a method is called with the other parameters put in."""
-        attribute = getattr(self.__dict__["_module"], name)
-        if not callable(attribute):
-            return attribute
-        # ``_Named`` keeps the module as its part "module" and calls the method by its name.
-        tensors = {f"module.{key}": value for key, value in self._values().items()}
-        return partial(Bound(_Named(self._module), tensors, own_buffers=True), name)
-
-    def _values(self) -> dict[str, Tensor]:
-        """The tensors put in, and copies of the buffers unless ``own_buffers``, by name."""
-        buffers = () if self._own_buffers else self._module.named_buffers()
-        return {**{name: buffer.clone() for name, buffer in buffers}, **self._tensors}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
-
-    def parameters(self) -> Iterator[Tensor]:
-        """The tensors put in, in the module's order."""
-        return iter(self._tensors.values())
-
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and tensors put in, in the module's order."""
-        return iter(self._tensors.items())
-
-
-class _Named(nn.Module):
-    """Calls a method of ``module`` by its name, so that ``functional_call`` can swap tensors."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module  # its tensors are "module.NAME" here
-
-    def forward(self, name: str, *args: object, **kwargs: object) -> Any:
-        return getattr(self.module, name)(*args, **kwargs)
 
 
 class Pack:
@@ -131,7 +70,10 @@ class Pack:
             tensors = [value]
         else:
             tensors, self.form = pytree.tree_flatten(value)
-        wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
+        lazy = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
+        wrong = [
+            type(t).__name__ for t in tensors if not isinstance(t, Tensor) or isinstance(t, lazy)
+        ]
         if wrong or not tensors:
             fail(name, "must hold at least one tensor and nothing but tensors", wrong or "none")
         dtypes, devices = {str(t.dtype) for t in tensors}, {str(t.device) for t in tensors}
@@ -227,16 +169,34 @@ class Pack:
         split: Callable[[Any], list[Any]],
         join: Callable[[list[Any]], Any],
     ) -> Callable[[Any], Any] | None:
-        """A user's projection of the variable in its own form as one of the flat vector.
+        """A user's projection of the variable in its own form as one of the flat vector, which
+        refuses what is not in that form.
 
         Args:
             project: the user's function, or None.
             split: a flat vector as parts in the variable's shapes, in the library of a backend.
             join: the inverse.
         """
-        if project is None or (self.is_tensor and len(self.shapes[0]) == 1):
-            return project
-        return lambda vector: join(self.parts(project(self.tree(split(vector)))))
+        if project is None:
+            return None
+        name, rule = f"project_{self.name}", "must return the variable in its form, shape and dtype"
+        is_flat = self.is_tensor and len(self.shapes[0]) == 1
+
+        def projected(vector: Any) -> Any:
+            """``project``, the user's function, of a flat vector; ``is_flat``: x is one itself."""
+            result = value = call(name, project, vector if is_flat else self.tree(split(vector)))
+            try:
+                if not is_flat:
+                    parts = self.parts(value)
+                    shapes = [tuple(part.shape) for part in parts]
+                    result = join(parts) if shapes == self.shapes else None
+                if result.shape == vector.shape and result.dtype == vector.dtype:
+                    return result
+            except (AttributeError, TypeError, KeyError, IndexError):
+                pass
+            fail(name, rule, value)
+
+        return projected
 
     def join(self, parts: Sequence[Tensor | None]) -> Tensor:
         """One flat vector of tensors of the variable's shapes; a missing one counts as zeros."""
@@ -333,26 +293,33 @@ class BilevelProblem(Generic[X, Y]):
         micro_batch: int | None = None,
     ) -> None:
         for name, function in (("upper", upper), ("lower", lower)):
-            if not callable(function):
-                fail(name, "must be a function of (x, y, batch)", function)
+            check_call(name, function, "a function of (x, y, batch)", None, None, None)
         for name, projection in (("project_x", project_x), ("project_y", project_y)):
-            if projection is not None and not callable(projection):
-                fail(name, "must be a function of the variable, or None", projection)
+            if projection is not None:
+                check_call(name, projection, "a function of the variable, or None", None)
         self.upper, self.lower = upper, lower
         self.pack_x, self.pack_y = Pack("x", x), Pack("y", y)
         if self.pack_x.device != self.pack_y.device:
             devices = str(self.pack_x.device), str(self.pack_y.device)
             fail("x and y", "must be on one device", devices)
         sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        if len(sizes) != 2:
+            fail("batch_size", "must be one number, or (upper, lower)", batch_size)
         device = self.pack_x.device
-        self.upper_data: Data = as_data(upper_data, sizes[0]).placed(device)
-        self.lower_data: Data = as_data(lower_data, sizes[1]).placed(device)
+        self.upper_data: Data = as_data(upper_data, sizes[0], "upper_data").placed(device)
+        self.lower_data: Data = as_data(lower_data, sizes[1], "lower_data").placed(device)
         if micro_batch is not None:
             whole("micro_batch", micro_batch, least=1)
         self.project_x, self.project_y, self.micro_batch = project_x, project_y, micro_batch
         self.dim_x, self.dim_y = self.pack_x.dim, self.pack_y.dim
-        self.dtype = torch.promote_types(self.pack_x.dtype, self.pack_y.dtype)
+        try:
+            self.dtype = torch.promote_types(self.pack_x.dtype, self.pack_y.dtype)
+        except RuntimeError as error:
+            fail("x and y", f"must have dtypes that fit together ({error})", self.pack_x.dtype)
         self.device = self.pack_x.device
+        #: whether a loss draws random numbers, and needs kernels with a double backward; None until
+        #: the losses have been tried
+        self.needs: tuple[bool, bool] | None = None
 
     def data(self, level: str) -> Data:
         """The data of "upper" or "lower"."""
@@ -366,18 +333,21 @@ class BilevelProblem(Generic[X, Y]):
         """The flat y in the form it was handed over."""
         return self.pack_y.view(y)
 
+    def evaluate(self, level: str, x: Any, y: Any, batch: Batch, sample: Sample) -> Tensor:
+        """The loss of a level at x and y in the user's form, with its graph; where it draws random
+        numbers, these follow from the sample's seed.
+        """
+        function = self.upper if level == "upper" else self.lower
+        with seeded(int(sample.seed)):
+            return loss_from(level, function, x, y, batch)
+
     def loss(self, level: str, x: Tensor, y: Tensor, sample: Sample = FULL) -> Tensor:
         """The loss of a level at flat vectors, on a sample (default: all), without a graph."""
-        function = self.upper if level == "upper" else self.lower
-        data = self.data(level)
+        data, forms = self.data(level), (self.view_x(x), self.view_y(y))
         with torch.no_grad():
-            if not is_full(sample):
-                return function(self.view_x(x), self.view_y(y), data.fetch(sample)).reshape(())
-            weighted_losses = [
-                (function(self.view_x(x), self.view_y(y), batch) * weight).reshape(())
-                for batch, weight in data.chunks()
-            ]
-            return torch.stack(weighted_losses).sum()
+            batches = data.chunks() if is_full(sample) else [(data.fetch(sample), 1.0)]
+            losses = [self.evaluate(level, *forms, b, sample).reshape(()) * w for b, w in batches]
+            return torch.stack(losses).sum()
 
     def refresh_statistics(self, x: Tensor, y: Tensor, most: int = 200) -> None:
         """Set the running statistics of batch normalisation in the variables' modules in place;

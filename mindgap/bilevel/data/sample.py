@@ -17,9 +17,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from mindgap.base.check import fail, flag, one_of, whole
+from mindgap.base.batches import (
+    arrays_to_tensors,
+    leading_axis,
+    map_tensors,
+    tensor_leaves,
+    to_device,
+)
+from mindgap.base.calls import call, note
+from mindgap.base.check import check_call, fail, flag, one_of, whole
 from mindgap.base.rng import numpy_stream, stream_seed
 
 Ints = NDArray[np.int64]
@@ -69,85 +76,33 @@ def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints
         return ((bits ^ (bits >> np.uint64(31))) >> np.uint64(33)).astype(np.int64)  # 31 of 64 bits
 
 
-def _map_tensors(function: Callable[[Tensor], Tensor], batch: Batch) -> Any:
-    """Apply a function to each tensor of a batch made of tensors, tuples, lists and dicts."""
-    if isinstance(batch, Tensor):
-        return function(batch)
-    if isinstance(batch, dict):
-        return {key: _map_tensors(function, value) for key, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        values = [_map_tensors(function, value) for value in batch]
-        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
-    return batch
-
-
-def _arrays_to_tensors(data: Batch) -> Any:
-    """NumPy arrays in tuples, lists and dicts as tensors; anything else stays."""
-    if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
-        return torch.from_numpy(np.ascontiguousarray(data))
-    if isinstance(data, dict):
-        return {key: _arrays_to_tensors(value) for key, value in data.items()}
-    if isinstance(data, tuple):
-        values = [_arrays_to_tensors(value) for value in data]
-        return type(data)(*values) if hasattr(data, "_fields") else tuple(values)
-    if isinstance(data, list) and any(isinstance(value, np.ndarray) for value in data):
-        return [_arrays_to_tensors(value) for value in data]
-    return data
-
-
-def leading_axis(batch: Batch) -> int:
-    """Samples of a batch: the length of its first tensor, 0 where there is none.
-
-    Example:
-        >>> leading_axis((torch.zeros(3, 2), torch.zeros(3))), leading_axis("text")
-        (3, 0)
-    """
-    leaves = _leaves(batch)
-    return leaves[0].shape[0] if leaves and leaves[0].dim() else 0
-
-
-def to_device(batch: Batch, device: torch.device | None) -> Any:
-    """A batch with its tensors on a device (None: where they are)."""
-    if device is None:
-        return batch
-    return _map_tensors(lambda t: t.to(device, non_blocking=True), batch)
-
-
-def _leaves(batch: Batch) -> list[Tensor]:
-    """All tensors of a batch, in order."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    if not isinstance(batch, (dict, tuple, list)):
-        return []
-    parts = batch.values() if isinstance(batch, dict) else batch
-    return [tensor for part in parts for tensor in _leaves(part)]
-
-
 #: Indices drawn at once where they are independent, and how many blocks a level keeps.
 BLOCK, BLOCKS_KEPT = 4096, 5
 
 
-def _with_count(data: Batch) -> tuple[Any, bool, int]:
-    """(the data, arrays turned into tensors; whether they are tensors, not a data set; the number
-    of samples).
+def count_samples(name: str, data: Batch) -> tuple[Any, bool, int]:
+    """(the data of the argument ``name``, arrays turned into tensors; whether they are tensors, not
+    a data set; the number of samples).
     """
     try:
-        data = _arrays_to_tensors(data)
-        leaves = _leaves(data)
+        data = arrays_to_tensors(data)
+        leaves = tensor_leaves(data)
         lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
         if not leaves and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             lengths = [len(data)]
     except Exception as error:  # a container that holds itself, a length that is no number
         reason = f"{type(error).__name__}: {error}"
-        fail("data", f"must be samples that can be counted ({reason})", type(data).__name__)
-    if not lengths:
+        fail(name, f"must be samples that can be counted ({reason})", type(data).__name__)
+    if not lengths or isinstance(data, (str, bytes)):
         rule = "must be tensors, a map-style dataset, a DataLoader or a Stream"
-        fail("data", rule, type(data).__name__)
+        fail(name, rule, type(data).__name__)
     layouts = [t.layout for t in leaves if t.layout is not torch.strided]
     if layouts:
-        fail("data", "must be dense tensors", layouts[0])
+        fail(name, "must be dense tensors", layouts[0])
     if len(lengths) > 1:
-        fail("data", "must have one leading axis of equal length in all its tensors", lengths)
+        fail(name, "must have one leading axis of equal length in all its tensors", lengths)
+    if not lengths[0]:
+        fail(name, "must hold at least one sample", data)
     return data, bool(leaves), lengths[0]
 
 
@@ -212,7 +167,7 @@ class Batches:
             fail("collate", "must be a function from a list of items to a batch", collate)
         self.chunk = whole("chunk", chunk, least=1)
         self.batch_size, self.order, self.seed = batch_size, order, seed
-        data, self.is_tensors, self.total = _with_count(data)
+        data, self.is_tensors, self.total = count_samples("data", data)
         if not 1 <= batch_size <= self.total:
             rule = f"must lie between 1 and the number of samples, {self.total}"
             fail("batch_size", rule, batch_size)
@@ -226,7 +181,7 @@ class Batches:
             self.permutation = numpy_stream(seed, "partition").permutation(self.total)
             if self.is_tensors:
                 positions = torch.from_numpy(self.permutation)
-                data = _map_tensors(lambda t: t[positions.to(t.device)], data)
+                data = map_tensors(lambda t: t[positions.to(t.device)], data)
         self.data = data
         self.device: torch.device | None = None  # minibatches are moved there; None: they stay
         self._cache: dict[tuple[int, str, int], Ints] = {}  # (seed, level, index) -> block
@@ -250,7 +205,7 @@ class Batches:
 
     def devices(self) -> set[torch.device]:
         """The devices the tensors of the data are on (none for a dataset)."""
-        return {t.device for t in _leaves(self.data)} if self.is_tensors else set()
+        return {t.device for t in tensor_leaves(self.data)} if self.is_tensors else set()
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -352,6 +307,8 @@ class Batches:
             if share[1] == 1 and which in self._slices:
                 return self._slices[which]
             begin = which * self.batch_size
+            if not 0 <= which < self.batches:
+                fail("sample", f"must name a batch below {self.batches}", sample)
             batch = self._slice(*_part_of_rank(begin, min(begin + self.batch_size, self.n), share))
             if share[1] == 1 and self.is_tensors and self.device is None:
                 self._slices[which] = batch  # views, made once
@@ -378,7 +335,7 @@ class Batches:
     def _slice(self, begin: int, end: int) -> Any:
         """The samples begin..end of the data, in the order of the partition, on the device."""
         if self.is_tensors:  # they were put in this order at the start
-            return to_device(_map_tensors(lambda t: t[begin:end], self.data), self.device)
+            return to_device(map_tensors(lambda t: t[begin:end], self.data), self.device)
         positions = np.arange(begin, end)
         return self._pick(positions if self.permutation is None else self.permutation[positions])
 
@@ -387,11 +344,15 @@ class Batches:
         if self.is_tensors:
             positions = torch.from_numpy(np.ascontiguousarray(indices))
             return to_device(
-                _map_tensors(lambda t: t[positions.to(t.device, non_blocking=True)], self.data),
+                map_tensors(lambda t: t[positions.to(t.device, non_blocking=True)], self.data),
                 self.device,
             )
         collate = self._collate or torch.utils.data.default_collate
-        return to_device(collate([self.data[int(i)] for i in indices]), self.device)
+        try:
+            return to_device(collate([self.data[int(i)] for i in indices]), self.device)
+        except Exception as error:
+            note(error, f"raised by the data set, or where its samples {indices} are joined")
+            raise
 
 
 class Stream:
@@ -419,8 +380,7 @@ class Stream:
     def __init__(
         self, sample: Callable[[int], Any], batch_size: int = 1, *, epoch: int = 100
     ) -> None:
-        if not callable(sample):
-            fail("sample", "must be a function from a seed to a batch", sample)
+        check_call("sample", sample, "a function from a seed to a batch", 0)
         self.sample = sample
         self.batch_size = whole("batch_size", batch_size, least=1)
         self.batches = whole("epoch", epoch, least=1)
@@ -445,11 +405,12 @@ class Stream:
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:
         """The batch of a sample; the rank's part of it where ``share`` is (rank, world)."""
-        batch = to_device(self.sample(int(sample.which)), self.device)
+        batch = call("the function of a Stream", self.sample, int(sample.which))
+        batch = to_device(batch, self.device)
         if share[1] == 1:
             return batch
         begin, end = _part_of_rank(0, self.batch_size, share)
-        return _map_tensors(lambda t: t[begin:end], batch)
+        return map_tensors(lambda t: t[begin:end], batch)
 
     def size(self, sample: Sample) -> int:
         """How many data a sample names."""
@@ -471,10 +432,10 @@ def pieces(batch: Batch, most: int) -> Iterator[tuple[Any, float]]:
         >>> [(piece.tolist(), round(share, 2)) for piece, share in pieces(torch.arange(3), 2)]
         [([0, 1], 0.67), ([2], 0.33)]
     """
-    size = len(_leaves(batch)[0])
+    size = leading_axis(batch) or fail("micro_batch", "must be None without tensors", most)
     for begin in range(0, size, most):
         piece = slice(begin, min(begin + most, size))
-        yield _map_tensors(itemgetter(piece), batch), (piece.stop - begin) / size
+        yield map_tensors(itemgetter(piece), batch), (piece.stop - begin) / size
 
 
 def _part_of_rank(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:

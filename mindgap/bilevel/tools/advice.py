@@ -152,6 +152,8 @@ def suggest_steps(
     y_moved = _descend(oracle, x_moved, y_near, lower, lr_y)
     change = hypergradients(x_moved, y_moved).mean(0) - mean
     upper_curvature = float(change.norm()) / distance
+    if not (math.isfinite(upper_curvature) and math.isfinite(longest)):
+        fail("upper", "must have finite hypergradients near the start", upper_curvature)
     # A tenth of what the curvature allows, and no first step longer than the distance.
     lr_x = min(0.1 / max(upper_curvature, 1e-12), distance / max(longest, norm))
     lr_x_range = lr_x / 30, lr_x * 10

@@ -88,7 +88,7 @@ def method_text(method: AnyMethod) -> str:
 
 def check_path(name: str, path: str | Path) -> Path:
     """``path`` as a Path; refuses what names no file (``name`` is for the message)."""
-    if not isinstance(path, (str, Path)) or not Path(path).name:
+    if not isinstance(path, (str, Path)) or not Path(path).name or Path(path).is_dir():
         fail(name, "must be the name of a file", path)
     return Path(path)
 
@@ -125,7 +125,7 @@ def save_state(path: str | Path, state: State) -> None:
     """Write a state; an earlier file stays until the new one is complete and on the disk.
 
     Args:
-        path: the file. Its folder must exist.
+        path: the file; its folder is made where it is missing.
         state: of any method and backend.
     """
     path, content = check_path("path", path), _content(state)

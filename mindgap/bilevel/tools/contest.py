@@ -15,9 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import RuleError, fail, positive, whole
+from mindgap.base.calls import call
+from mindgap.base.check import RuleError, check_call, fail, positive, whole
 from mindgap.base.checked import checked_types
-from mindgap.base.checkpoint import CheckpointError, read_checkpoint, set_aside, write_checkpoint
+from mindgap.base.checkpoint import (
+    CheckpointError,
+    make_folder,
+    read_checkpoint,
+    set_aside,
+    write_checkpoint,
+)
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.settings import check_count
@@ -168,7 +175,9 @@ def race(
     check_count("seeds", seeds, most=100)
     if calls is not None:
         whole("calls", calls, least=200)
-    keys = list(RACED if methods is None else methods)
+    if told is not None:
+        check_call("told", told, "a function of (text, share)", "", 0.5)
+    keys = list(RACED if methods is None else dict.fromkeys(methods))
     if not keys or any(key not in METHODS for key in keys):
         fail("methods", f"must be keys of {', '.join(METHODS)}", methods)
     fitting, refused = _split_by_fit(problem, keys)
@@ -187,14 +196,14 @@ def race(
         tuned = pieces.piece(f"{key}-steps", partial(_tune, problem, key, steps), _is_tuned)
         pieces_done += 1
         if told is not None:
-            told(f"{METHODS[key].name}: steps", pieces_done / piece_count)
+            call("told", told, f"{METHODS[key].name}: steps", pieces_done / piece_count)
         runs = []
         for seed in range(seeds):
             make_run = partial(_run, problem, judge, key, tuned["settings"], seed, steps, calls)
             runs.append(pieces.piece(f"{key}-{seed}", make_run, _is_run))
             pieces_done += 1
             if told is not None:
-                told(f"{METHODS[key].name}: seed {seed}", pieces_done / piece_count)
+                call("told", told, f"{METHODS[key].name}: seed {seed}", pieces_done / piece_count)
         entrants.append(Entrant(key, tuned["settings"], tuned["runs"], tuple(runs)))
     entrants.sort(key=lambda e: e.mean)
     # Read as the first point of every curve: y has followed from its start, it is not solved.
@@ -294,12 +303,9 @@ class _Pieces:
         seeds: int,
         calls: int | None,
     ) -> None:
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else make_folder("folder", folder)
         if self.folder is None:
             return
-        if self.folder.exists() and not self.folder.is_dir():
-            fail("folder", "must be a folder", str(folder))
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.of = belongs_to(METHODS["soba"](lr_x=1.0, lr_y=1.0), problem)  # "method" is replaced
         self.of |= {"method": ", ".join(keys), "seeds": str(seeds), "calls": str(calls)}
         self.piece("race", dict, lambda content: content == {})  # refuses another race's folder

@@ -13,8 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import fail, one_of, positive, whole
+from mindgap.base.calls import call
+from mindgap.base.check import check_call, fail, one_of, positive, whole
+from mindgap.base.tensors import binary_scale, rounding
 from mindgap.bilevel.backends.oracles import TorchOps, TorchOracle
+from mindgap.bilevel.backends.trial import tried_oracle
 from mindgap.bilevel.core.directions import (
     NegativeCurvature,
     conjugate_gradients,
@@ -49,7 +52,7 @@ def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
             fail(name, f"{rule} ({error})", type(value).__name__)
     if not isinstance(value, Tensor):
         fail(name, rule, type(value).__name__)
-    if value.shape != (pack.dim,) or value.dtype != pack.dtype:
+    if value.shape != (pack.dim,) or value.dtype != pack.dtype or value.layout is not torch.strided:
         got = f"{value.dtype} of shape {tuple(value.shape)}"
         fail(name, f"must be a flat vector of {pack.dim} numbers in {pack.dtype}", got)
     try:
@@ -60,7 +63,8 @@ def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
 
 def check_sample(name: str, sample: Sample) -> Sample:
     """``sample``, refused unless it is a Sample; ``name`` is the argument's, for the message."""
-    if not isinstance(sample, Sample):
+    kinds = (int, np.integer, np.ndarray, type(None))
+    if not isinstance(sample, Sample) or not isinstance(sample.which, kinds):
         fail(name, "must be a Sample, such as FULL", sample)
     return sample
 
@@ -76,10 +80,11 @@ def linear_solver(
     """
     check_count("products", products)
     if callable(kind) and not isinstance(kind, type):
+        check_call("solver", kind, "a function of (v -> Hv, v)", None, None)
 
         def checked_solver(hessian: Product, v: Tensor) -> Tensor:
             """What the user's function returns, refused where it has not the shape of v."""
-            z = kind(hessian, v)
+            z = call("solver", kind, hessian, v)
             if not isinstance(z, Tensor) or z.shape != v.shape:
                 fail("solver", f"must return a tensor of shape {tuple(v.shape)}", z)
             return z
@@ -146,7 +151,7 @@ def hypergradient(
     x, y = flat_vector(problem, "x", x), flat_vector(problem, "y", y)
     solve = linear_solver(solver, products=products, eta=eta)
     samples = check_sample("lower", lower), check_sample("upper", upper)
-    return hypergradient_at(TorchOracle(problem), x, y, *samples, solve)
+    return hypergradient_at(tried_oracle(problem), x, y, *samples, solve)
 
 
 def implicit_solution(
@@ -163,8 +168,8 @@ def implicit_solution(
     y)).backward()``.
 
     The value is ``y`` itself (found by any means: an optimizer of yours, :func:`lower_solution`);
-    the derivative is that of y*(x) by the implicit function theorem, dy*/dx = -H^-1 J', with the
-    inverse by ``solver``.
+    the first derivative is that of y*(x) by the implicit function theorem, dy*/dx = -H^-1 J', with
+    the inverse by ``solver``. There is no second one.
 
     Args:
         problem: the lower level is used; any loss may follow.
@@ -207,10 +212,12 @@ class _Implicit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
         """The gradient in x, -J H^-1 v, for the gradient v in y; None for the other arguments."""
+        if torch.is_grad_enabled():  # a second derivative would leave out this part in silence
+            fail("create_graph", "must be False behind implicit_solution", True)
         x, y = ctx.saved_tensors
         problem, lower, solve = ctx.rest
         with torch.enable_grad():
-            hessian, mixed = TorchOracle(problem).operator(x.detach(), y, lower)
+            hessian, mixed = tried_oracle(problem).operator(x.detach(), y, lower)
             z = solve(hessian, v)
         return -mixed(z), None, None, None, None
 
@@ -224,8 +231,9 @@ def lower_solution(
         problem: g must be strongly convex in y.
         x: flat vector.
         y: where to start; the problem's start if not given.
-        tol: stop when ||g_y|| is below ``tol`` times its value at the start of the search (at least
-            ``tol``); 1e-10 in float64 and 1e-5 in float32 if not given.
+        tol: stop when ||g_y|| is below ``tol`` times its value at the start of the search, or below
+            ``tol`` and no step halves it any more; 1e-10 in float64 and 1e-5 in float32 if not
+            given.
         most: most Newton steps.
 
     Raises:
@@ -241,16 +249,20 @@ def lower_solution(
     point = point.detach().clone()
     tol = (1e-10 if x.dtype == torch.float64 else 1e-5) if tol is None else positive("tol", tol)
     whole("most", most, least=1)
-    oracle = TorchOracle(problem)
+    oracle = tried_oracle(problem)
     gradient = oracle.lower(x, point, FULL)
-    target = tol * max(float(gradient.norm()), 1.0)
+    start_norm, norm_before = float(gradient.norm()), math.inf
+    target = tol * max(start_norm, 1.0)
     for _ in range(most):
         gradient_norm = float(gradient.norm())
-        if gradient_norm <= target:
+        # A loss of a small scale has a small gradient anywhere: rounding alone ends its descent.
+        ends = gradient_norm <= target and gradient_norm > norm_before / 2
+        if gradient_norm <= tol * start_norm or ends:
             return point
+        norm_before = gradient_norm
         hessian, _ = oracle.operator(x, point, FULL)
         newton_step, _ = conjugate_gradients(
-            oracle, hessian, gradient, products=2 * len(point), tol=1e-13
+            oracle, hessian, gradient, products=2 * len(point), tol=rounding(x)
         )
         if not bool(newton_step.any()):  # negative curvature at once: go down the gradient
             newton_step = gradient
@@ -314,7 +326,7 @@ def exact_hypergradient(
     """
     y = lower_solution(problem, x, y, tol=tol)
     x = flat_vector(problem, "x", x)
-    oracle = TorchOracle(problem)
+    oracle = tried_oracle(problem)
     f_x, f_y = oracle.upper(x, y, FULL)
     hessian, mixed = oracle.operator(x, y, FULL)
     return f_x - mixed(_solve_accurately(oracle, hessian, f_y))
@@ -329,14 +341,15 @@ def _solve_accurately(oracle: TorchOracle, hessian: Product, v: Tensor) -> Tenso
     Raises:
         RuntimeError: H is not positive definite, or the residual stays above ``sqrt(eps) ||v||``.
     """
-    best = z = torch.zeros_like(v)
+    best, scale = torch.zeros_like(v), binary_scale(v)
+    z, v = best, v / scale
     residual, v_norm = v, float(v.norm())
     if not math.isfinite(v_norm):
         return torch.full_like(v, math.nan)
     least, idle = v_norm, 0  # the least residual so far, and passes that did not halve it
     while least > 1e-13 * v_norm and idle < 3:
         step, negative = conjugate_gradients(
-            oracle, hessian, residual, products=2 * len(v), tol=1e-13
+            oracle, hessian, residual, products=2 * len(v), tol=rounding(v)
         )
         if bool(negative) and residual is v:
             raise RuntimeError(
@@ -353,4 +366,4 @@ def _solve_accurately(oracle: TorchOracle, hessian: Product, v: Tensor) -> Tenso
             "the linear system of the hypergradient was not solved: its residual is "
             f"{least / v_norm:.2g} of its right side"
         )
-    return best
+    return best * scale

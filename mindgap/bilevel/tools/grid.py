@@ -15,14 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mindgap.base.check import fail, positive, whole
+from mindgap.base.calls import number_from
+from mindgap.base.check import check_call, fail, positive, whole
+from mindgap.base.checkpoint import make_folder
+from mindgap.base.fingerprint import function_text
 from mindgap.bilevel.core.settings import check_count
 from mindgap.bilevel.core.types import Backend, State
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.registry import METHODS, lower_variable_of
 from mindgap.bilevel.solver import solve
-from mindgap.bilevel.tools.checkpoint import belongs_to, check_path
+from mindgap.bilevel.tools.checkpoint import belongs_to, method_text
 
 Floats = NDArray[np.float64]
 #: After these shares of the iterations a sweep with ``keep`` below 1 stops its worst points.
@@ -133,8 +136,8 @@ def sweep(
     for name in points[0]:
         if name not in known_names:
             fail("grid", "must name settings of the methods", name)
-    if metric is not None and not callable(metric):
-        fail("metric", "must be a function of x and y", metric)
+    if metric is not None:
+        check_call("metric", metric, "a function of x and y", None, None)
     if positive("keep", keep) > 1.0:
         fail("keep", "must be at most 1", keep)
     times = {*range(0, steps, every), steps}
@@ -159,14 +162,6 @@ def sweep(
         own_methods = [make(**point) for point in own_points]
         swept[name] = _sweep_method(setup, name, own_points, own_methods, records)
     return swept
-
-
-def _measure(metric: Metric, x: Tensor, y: Tensor) -> float:
-    """The number that a user's metric gives to a flat x and y; refuses what is no number."""
-    try:
-        return float(metric(x, y))
-    except (TypeError, ValueError) as error:
-        fail("metric", f"must return a number of flat x and y ({error})", metric)
 
 
 def _seeds(seeds: int | Iterable[int]) -> list[int]:
@@ -239,17 +234,21 @@ class _Records:
         self.of: list[Any] = []  # texts of the problem and the metric
         if folder is None:
             return
-        check_path("folder", folder)
-        self.path = Path(folder) / "sweep.jsonl"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = make_folder("folder", folder) / "sweep.jsonl"
         of = belongs_to(METHODS["soba"](lr_x=1.0, lr_y=1.0), problem)  # marks name the methods run
-        self.of = [of, getattr(metric, "__qualname__", repr(type(metric)))]
+        self.of = [of, repr(type(metric)) if metric is None else function_text(metric)]
 
     def mark(self, methods: list[Method], setup: _Setup) -> str:
         """A hash that identifies one group of runs; empty without a file."""
         if self.path is None:
             return ""
-        parts = [self.of, [repr(m) for m in methods], setup.seeds, setup.times.tolist(), setup.keep]
+        parts = [
+            self.of,
+            [method_text(m) for m in methods],
+            setup.seeds,
+            setup.times.tolist(),
+            setup.keep,
+        ]
         return sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
     def read(self, group_hash: str, setup: _Setup) -> list[Reading]:
@@ -353,7 +352,7 @@ def _one_program(setup: _Setup, methods: list[Method]) -> Iterator[Reading]:
             x, y = (runs.oracle.to_torch(runs.values[key]) for key in ("x", lower))
             readings = np.empty(x.shape[:2])
             for s, p in np.ndindex(readings.shape):  # numbers of seed and point
-                readings[s, p] = _measure(setup.metric, x[s, p], y[s, p])
+                readings[s, p] = number_from("metric", setup.metric, x[s, p], y[s, p])
         values, calls = (np.full((len(setup.seeds), len(methods)), np.nan) for _ in range(2))
         values[:, running] = readings
         calls[:, running] = np.array(runs.calls, float)[:, None]
@@ -384,7 +383,11 @@ def _one_by_one(setup: _Setup, methods: list[Method]) -> Iterator[Reading]:
                 states[s, p] = state = solution.state
                 names = "x", lower_variable_of(method)
                 x, y = (state.oracle.to_torch(state.values[name]) for name in names)
-                loss = problem.loss("upper", x, y) if metric is None else _measure(metric, x, y)
+                loss = (
+                    problem.loss("upper", x, y)
+                    if metric is None
+                    else number_from("metric", metric, x, y)
+                )
                 values[s, p], calls[s, p] = float(loss), state.total_calls
         yield int(t), values, calls
         running = [running[i] for i in setup.surviving(int(t), values[:, running])]

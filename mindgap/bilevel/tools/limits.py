@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.backends.trial import tried_oracle
 from mindgap.bilevel.core.directions import conjugate_gradients, neumann_series
 from mindgap.bilevel.core.types import State
 from mindgap.bilevel.data.sample import FULL, Sample, row
@@ -81,7 +81,7 @@ def limits_of(state: State, batches: int = 16) -> Limits:
         'x'
     """
     problem, method = state.problem, state.method
-    oracle = TorchOracle(problem)
+    oracle = tried_oracle(problem)
     names = "x", lower_variable_of(method)
     x, y = (state.oracle.to_torch(state.values[name]).detach() for name in names)
     y_star = lower_solution(problem, x, y)

@@ -8,15 +8,16 @@ start anew in every iteration, so that nothing is carried from one task to the n
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.backends.oracles import TorchOracle, double_backward_kernels
 from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
 from mindgap.bilevel.core.settings import check_count, choice, count, setting
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Product, Values, replace
@@ -43,7 +44,15 @@ def side_by_side(loss: Loss, reduce: Callable[[Tensor], Tensor] = torch.mean) ->
         fail("loss", "must be a function of (x, y, batch)", loss)
     if not callable(reduce):
         fail("reduce", "must be a function of the tasks' losses", reduce)
-    return lambda x, y, batch: reduce(torch.func.vmap(loss, in_dims=(None, 0, 0))(x, y, batch))
+
+    def losses(x: Any, y: Any, batch: Batch) -> Tensor:
+        """The joined losses of all tasks."""
+        per_task: Tensor = torch.func.vmap(loss, in_dims=(None, 0, 0))(x, y, batch)
+        if isinstance(per_task, Tensor) and per_task.dim() > 1:
+            fail("loss", "must return one number per task", tuple(per_task.shape))
+        return reduce(per_task)
+
+    return losses
 
 
 def task_problem(
@@ -161,7 +170,7 @@ class MetaLearner(Method[Values, TaskDraws]):
     gradient: Gradient = choice(*get_args(Gradient))
     products: int = count(5)
     reset: Literal["x", "start"] | tuple[int, int] = setting(_check_reset, "x")
-    second_order: ClassVar[bool] = False
+    second_order = property(lambda self: self.gradient != "first order")
     resets: ClassVar[bool] = True
 
     def plan(self) -> SamplePlan:
@@ -226,7 +235,8 @@ class MetaLearner(Method[Values, TaskDraws]):
         problem, keep_graph = oracle.problem, self.gradient == "unrolled"
         lower_batch = problem.lower_data.fetch(sample)
         upper_batch = problem.upper_data.fetch(sample)
-        with torch.enable_grad():
+        kernels = double_backward_kernels() if oracle.plain_kernels else nullcontext()
+        with torch.enable_grad(), kernels:
             leaf = x.detach().requires_grad_()
             y = self.starts(oracle, leaf).requires_grad_()
             for _ in range(self.inner):
@@ -238,13 +248,13 @@ class MetaLearner(Method[Values, TaskDraws]):
             loss = oracle.loss(
                 "upper", problem.view_x(leaf), problem.view_y(y), upper_batch, sample
             )
-            (d_x,) = torch.autograd.grad(loss, leaf)
+            (d_x,) = torch.autograd.grad(loss, leaf, allow_unused=True)
         # A step that is differentiated costs a product with H and one with J on the way back.
         oracle.calls.add_together(
             ("g_y", "Hz", "Jz") * self.inner if keep_graph else ("g_y",) * self.inner
         )
         oracle.calls.add_together(("f_x", "f_y"))
-        return d_x, y.detach()
+        return torch.zeros_like(x) if d_x is None else d_x, y.detach()
 
 
 def adapt(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mindgap.base.check import between, check_signature, fail, one_of, positive
+from mindgap.base.check import between, check_call, fail, one_of, positive
 from mindgap.base.tensors import blocks, cut, placed, robust_norm, widen
 from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
@@ -115,7 +115,7 @@ class CClip(CoordinateOptimizer):
             if self._clip == "momentum":
                 fail("tau", "must not be 'auto' with clip='momentum'", group["tau"])
         elif callable(group["tau"]):
-            check_signature("tau", group["tau"], "a function of the number of the step", 1)
+            check_call("tau", group["tau"], "a function of the number of the step", 1)
         else:
             group["tau"] = aligned_thresholds(group["tau"], group["params"])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from mindgap.base.check import check_signature, one_of, positive
+from mindgap.base.check import check_call, one_of, positive
 from mindgap.optim.families import ScaledOptimizer
 from mindgap.optim.norms import QUANTILE, new_window, push_, running_quantile
 from mindgap.optim.optimizer import Batch, Options
@@ -86,7 +86,7 @@ class GClip(ScaledOptimizer):
         """Check the settings of a group. A τ that is a function is checked at every step."""
         super()._check_group(group)
         if callable(group["tau"]):
-            check_signature("tau", group["tau"], "a function of the number of the step", 1)
+            check_call("tau", group["tau"], "a function of the number of the step", 1)
         elif group["tau"] != "auto":
             positive("tau", group["tau"], finite=False)
 
