@@ -99,7 +99,7 @@ class BatchValue:
 
     index: int  # place in the pass, from 0
     batch: Any  # the batch itself
-    samples: int  # length of the first axis of the batch's first tensor; 1 where there is none
+    samples: int  # in the batch, by ``samples_in``
     loss: Tensor  # 0-dim tensor; in ``values`` with its graph, in ``gradients`` without
     #: one tensor per parameter (empty in ``values``), valid until the next batch is asked for
     gradient: list[Tensor]
@@ -385,14 +385,14 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
 
 
 def samples_in(batch: Any) -> int:
-    """Length of the first axis of the first tensor of a batch; 1 where there is none.
+    """Length of the first axis of the first tensor of a batch that has an axis; 1 where there is
+    none.
 
     Example:
-        >>> samples_in({"input": torch.ones(5, 2)}), samples_in(3.0)
+        >>> samples_in({"epoch": torch.tensor(3), "input": torch.ones(5, 2)}), samples_in(3.0)
         (5, 1)
     """
-    first = next(tensors_in(batch), None)
-    return int(first.shape[0]) if first is not None and first.ndim else 1
+    return next((int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.ndim), 1)
 
 
 def fingerprint(batch: Any) -> int:
