@@ -4,6 +4,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -200,11 +201,15 @@ def rough_duration_words(seconds: float | None) -> str:
 
 
 def say(text: str) -> None:
-    """A sentence for a person: on the error stream, and only on a terminal, so that output
-    stays machine-readable.
+    """Sentences for a person, one per line: on the error stream, and only on a terminal, so that
+    output stays machine-readable. Lines to copy, which begin with Open or Next, are not broken.
     """
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr)
+    if not sys.stderr.isatty():
+        return
+    width = shutil.get_terminal_size().columns
+    for line in text.split("\n"):
+        is_copied = line.startswith(("Open ", "Next: "))
+        print(line if is_copied else "\n".join(_wrap(line, width)) or line, file=sys.stderr)
 
 
 @contextmanager
