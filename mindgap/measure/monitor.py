@@ -481,13 +481,20 @@ class Monitor:
             nonlocal was_called
             loss = closure()
             if not was_called:
-                was_called = True
-                if isinstance(loss, (float, Tensor)):
-                    self._watch.observe(loss)
+                was_called, begun_at = True, time.perf_counter()
+                newest_loss = self._recorder.newest_loss(of_present_step=True) or (
+                    (loss, None) if isinstance(loss, (float, Tensor)) else None
+                )
+                if newest_loss is not None:
+                    self._watch.observe(*newest_loss)
                 events = self._watch.before_step(self.step, self._optimizer)
                 self._publish_events(events)
                 if self._row:
                     self._write_watched(events)
+                seconds = time.perf_counter() - begun_at
+                self._norm_seconds += seconds
+                self._other_seconds += seconds
+                self._norms_read += 1
             return loss
 
         return call
@@ -516,7 +523,7 @@ class Monitor:
         events: list[str] = []
         norms = None
         if step % self._norm_period == 0 and closure is None:
-            newest_loss = recorder.newest_loss
+            newest_loss = recorder.newest_loss()
             if newest_loss is not None:
                 self._watch.observe(*newest_loss)
             events = self._watch.before_step(step, self._optimizer)

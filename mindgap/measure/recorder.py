@@ -290,21 +290,27 @@ class Recorder:
             self._calls_since_step.append(call)
             self._bytes_since_step += size
 
-    @property
-    def newest_loss(self) -> tuple[Any, Any] | None:
+    def newest_loss(self, *, of_present_step: bool = False) -> tuple[Any, Any] | None:
         """Mean loss of the calls since the last step, and what names the batch of the newest (None:
         nothing does); None where there was no call.
+
+        Args:
+            of_present_step: count the calls of the step that the optimizer is in, instead.
         """
-        losses: list[Any] = []
-        key = None
-        for entry in reversed(self.log):
-            if not isinstance(entry, LoggedCall):
-                break
-            losses.append(entry.loss)
-        else:  # the log reaches back to before the step's first entry
-            losses += [call.loss for call in self._calls_since_step]
-            if self._calls_since_step and not self.log:
-                key = self._calls_since_step[-1].key
+        losses: list[Any] = []  # of the newest calls, while they are in the log
+        calls: list[LossCall] = []
+        if of_present_step:
+            self.digest()
+            calls = self.steps[-1].calls
+        else:
+            for entry in reversed(self.log):
+                if not isinstance(entry, LoggedCall):
+                    break
+                losses.append(entry.loss)
+            else:  # the step began before the log
+                calls = self._calls_since_step
+        key = calls[-1].key if calls and not losses else None
+        losses += [call.loss for call in calls]
         if not losses:
             return None
         return losses[0] if len(losses) == 1 else sum(losses) / len(losses), key
