@@ -20,6 +20,7 @@ from mindgap.measure import (
     Monitor,
     goldstein_distance,
     gradient_passes,
+    infinite_variance,
     local_smoothness,
     noise_sample,
     per_sample_norms,
@@ -342,3 +343,23 @@ def test_a_closure_whose_gradient_is_not_finite_stops_before_the_step() -> None:
     ):
         optimizer.step(closure)
     assert torch.equal(model[0].weight, before)
+
+
+# What is said.
+
+
+def test_a_variance_that_one_minibatch_makes_has_not_settled() -> None:
+    norms = np.append(1 + 0.01 * np.random.default_rng(0).random(499), 1e6)
+    assert variance_growth(norms).settles is None
+
+
+def test_an_exponent_lies_in_its_own_interval() -> None:
+    for seed in range(3):
+        found = variance_growth(np.random.default_rng(seed).exponential(size=500), bootstrap=40)
+        assert found.interval[0] <= found.exponent <= found.interval[1]
+
+
+def test_no_power_law_is_no_index_above_infinity() -> None:
+    assert infinite_variance(np.ones(500)).answer == (
+        "the variance is finite: no power law is seen"
+    )
