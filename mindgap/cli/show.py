@@ -225,6 +225,14 @@ def progress(title: str, total: int) -> Iterator[Advance]:
         return
     from rich import progress as rich
     from rich.console import Console
+    from rich.text import Text
+
+    class Remaining(rich.TimeRemainingColumn):
+        """The time left, from a fiftieth of the whole on: the first steps tell nothing of it."""
+
+        def render(self, task: rich.Task) -> Text:
+            early = task.completed < (task.total or 0) / 50
+            return Text("-:--:--", style="progress.remaining") if early else super().render(task)
 
     say(title)
     bar = (
@@ -232,7 +240,7 @@ def progress(title: str, total: int) -> Iterator[Advance]:
         rich.MofNCompleteColumn(),
         rich.TimeElapsedColumn(),
         rich.TextColumn("left"),
-        rich.TimeRemainingColumn(),
+        Remaining(),
         rich.TextColumn("{task.fields[last]}"),
     )
     with rich.Progress(*bar, console=Console(stderr=True)) as bars:

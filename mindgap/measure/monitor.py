@@ -385,14 +385,18 @@ class Monitor:
         if self._budget is None or not self.step:
             return dict(self._stopped_probes)
         allowed = self._allowed_seconds() / max(1, len(self._groups))
-        unread = [group for group in self._groups if not group.readings]
-        return dict(self._stopped_probes) | {
-            group.names: (
-                f"a reading takes about {self._expected_cost(group):.2g} s, and the budget allowed "
-                f"{allowed:.2g} s in {self.step} steps; raise budget or give every"
+        why = dict(self._stopped_probes)
+        for group in self._groups:
+            expected = self._expected_cost(group)
+            if group.readings:
+                continue
+            why[group.names] = (
+                f"a reading takes about {expected:.2g} s, and the budget allowed {allowed:.2g} s "
+                f"in {self.step} steps; raise budget or give every"
             )
-            for group in unread
-        }
+            if expected <= allowed:  # since the last step at which probes were considered
+                why[group.names] = f"none was due yet in {self.step} steps; give every"
+        return why
 
     @property
     def spent(self) -> float:

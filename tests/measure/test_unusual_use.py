@@ -363,3 +363,39 @@ def test_no_power_law_is_no_index_above_infinity() -> None:
     assert infinite_variance(np.ones(500)).answer == (
         "the variance is finite: no power law is seen"
     )
+
+
+@pytest.mark.parametrize("kind", ["fused", "evaluated"])
+def test_an_autopsy_replays_a_fused_loss_scale_and_leaves_evaluations_out(kind: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 3))
+    problem = Objective(model, ce)
+    fused = kind == "fused"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", enabled=fused)
+    batches = data(60)
+    with Monitor(optimizer, problem, batches[:4], ["update"], every=10) as monitor:
+        for step, batch in enumerate(batches):
+            optimizer.param_groups[0]["lr"] = 3.0 if step == 41 else 1e-3
+            optimizer.zero_grad()
+            scaler.scale(problem.value(batch)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if not fused:
+                with torch.no_grad():
+                    problem.value((50 * batch[0], batch[1]))
+    answer = monitor.autopsy()
+    assert (answer.mechanism, answer.step) == ("learning_rate", 41)
+    assert answer.replay == "The replay gives the recorded losses bit for bit."
+
+
+def test_a_probe_that_fits_the_budget_is_not_said_to_exceed_it() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Monitor(optimizer, Objective(model, ce), data(2), ["update"], budget=1.0) as monitor:
+        for batch in data(3):
+            optimizer.zero_grad()
+            monitor._objective.value(batch).backward()
+            optimizer.step()
+        monitor._begun_at -= 100  # the training took long
+        assert monitor.skipped == {"update": "none was due yet in 3 steps; give every"}
