@@ -150,7 +150,7 @@ class GradientPasses:
         """The loss of every batch with its graph, for callers that differentiate it themselves
         (Hessian products). ``gradients`` is the same with gradients.
 
-        The loader is rewound before the pass, buffers and random numbers before every batch.
+        The loader is rewound before the pass, buffers, modes and random numbers before every batch.
 
         Raises:
             NonFiniteError: when a loss is NaN or infinite.
@@ -179,8 +179,12 @@ class GradientPasses:
                     break
                 self._check_same(index, batch)
                 self._guard.rewind_buffers()
+                modes = [(module, module.training) for module in self.objective.model.modules()]
                 seed_everything(seed)
                 loss = self._loss_of(index, batch)
+                for module, training in modes:  # the loss may have switched them
+                    if module.training is not training:
+                        module.training = training
             yield BatchValue(index, batch, samples_in(batch), loss, [])
             index += 1
         if index == 0:

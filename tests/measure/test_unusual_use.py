@@ -399,3 +399,17 @@ def test_a_probe_that_fits_the_budget_is_not_said_to_exceed_it() -> None:
             optimizer.step()
         monitor._begun_at -= 100  # the training took long
         assert monitor.skipped == {"update": "none was due yet in 3 steps; give every"}
+
+
+def test_a_loss_that_switches_the_mode_finds_the_first_one_at_every_batch() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).to(F64)
+
+    def switching(model: Any, batch: Any) -> Tensor:
+        loss = ce(model, batch)
+        model.eval()
+        return loss
+
+    found = noise_sample(Objective(model, switching), data(4, 8, F64))
+    assert model.training
+    assert np.allclose(found.norms, noise_sample(Objective(model, ce), data(4, 8, F64)).norms)
