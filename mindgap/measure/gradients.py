@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mindgap.base.batches import tensors_in
+from mindgap.base.batches import plain_tree, tensors_in
 from mindgap.base.check import RuleError, fail, flag, shortened
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import Guard, seed_everything, undisturbed
@@ -389,14 +389,25 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
 
 
 def samples_in(batch: Any) -> int:
-    """Length of the first axis of the first tensor of a batch that has an axis; 1 where there is
-    none.
+    """Number of samples in a batch: the length that most of its tensors have along their first axis
+    (of equally many that of the first); without tensors that of its first list, else 1.
 
     Example:
         >>> samples_in({"epoch": torch.tensor(3), "input": torch.ones(5, 2)}), samples_in(3.0)
         (5, 1)
+        >>> edges, nodes, targets = torch.ones(2, 9), torch.ones(6, 4), torch.ones(6)
+        >>> samples_in((edges, nodes, targets)), samples_in({"text": ["a", "b", "c"]})
+        (6, 3)
     """
-    return next((int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.ndim), 1)
+    lengths = [int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.ndim]
+    if lengths:
+        return max(lengths, key=lengths.count)
+    plain = plain_tree(batch)
+    entries = plain.values() if isinstance(plain, dict) else plain
+    if not isinstance(plain, (dict, list, tuple)):
+        return 1
+    lists = [entry for entry in entries if isinstance(entry, (list, tuple))]
+    return len(lists[0]) if lists else len(plain) if isinstance(plain, list) else 1
 
 
 def fingerprint(batch: Any) -> int:

@@ -117,6 +117,18 @@ def test_a_number_in_front_of_a_batch_is_not_its_size() -> None:
     assert (found.samples, found.noise) == (32, pytest.approx(plain.noise))
 
 
+@pytest.mark.parametrize("kind", ["lists", "edges first"])
+def test_samples_are_counted_also_where_the_first_tensor_does_not_show_them(kind: str) -> None:
+    model, batches = net(), data(4, 6)
+    expected = training_statistics(Objective(model, ce), batches, per="batch", with_sharpness=False)
+    unusual: list[Any] = [(torch.zeros(2, 9), *batch) for batch in batches]
+    if kind == "lists":
+        unusual = [(x.tolist(), y.tolist()) for x, y in batches]
+    problem = Objective(model, lambda m, b: ce(m, [torch.as_tensor(part) for part in b[-2:]]))
+    found = training_statistics(problem, unusual, with_sharpness=False)
+    assert (found.samples, found.noise) == (24, pytest.approx(expected.noise))
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_loss_that_is_a_sum_is_noticed_also_with_dropout(dropout: float) -> None:
     torch.manual_seed(0)
