@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
+
 from mindgap.adapters.watching import Watched, callback_class, warn_of_two_clippings
 from mindgap.base.check import fail
 from mindgap.measure.probe import Probe
@@ -95,10 +97,18 @@ class _Events(Watched):
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Show the loss of the present batch to the monitor, unless the monitor itself is
-        measuring.
+        measuring: without the factors that Lightning gives it for the backward pass, one over the
+        number of accumulated batches and the loss scale of float16.
         """
-        if self.monitor is not None and not self.monitor.measuring:
-            self.monitor.observe(loss, *self._present_batch)
+        if self.monitor is None or self.monitor.measuring:
+            return
+        loss = loss.detach()
+        if getattr(pl_module, "automatic_optimization", True):
+            loss = loss * getattr(trainer, "accumulate_grad_batches", 1)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is not None:  # ``get_scale`` would wait for the device
+            loss = loss / scaler.scale(torch.ones_like(loss))
+        self.monitor.observe(loss, *self._present_batch)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Close the monitor."""

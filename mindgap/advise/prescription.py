@@ -22,6 +22,12 @@ class Advice:
     source: Source
 
 
+def _adamw(settings: str) -> str:
+    """Code to paste that makes our AdamW with these settings."""
+    make = f"optimizer = AdamW(model.parameters(), lr=1e-3, {settings})"
+    return f"from mindgap.optim import AdamW\n{make}"
+
+
 #: What ``mindgap recommend`` would try first, per assumption that fails.
 _ADVICE = {
     "finite variance": (
@@ -30,7 +36,7 @@ _ADVICE = {
             "with infinite variance E‖∇f‖² is infinite for SGD at every fixed step; on four tasks "
             "with such noise that were kept for judging it ended 18 to 98 % below AdamW at the "
             "same rate, and 8 to 79 % below the best of five fixed clips (docs/clipping.md)",
-            'AdamW(model.parameters(), lr=1e-3, clip="noise")',
+            _adamw('clip="noise"'),
             Source("acclip", "Thm. 1 to 3, Alg. 1"),
         ),
     ),
@@ -39,7 +45,7 @@ _ADVICE = {
             "clip the gradient; with clipping a larger step is stable than without",
             "where smoothness grows with the gradient a fixed step must fit the worst point; a "
             "clipped one adapts",
-            'AdamW(model.parameters(), lr=1e-3, clip="auto")',
+            _adamw('clip="auto"'),
             Source("thesis", "Thm. 3.4.1, 3.4.2"),
         ),
     ),
@@ -56,7 +62,8 @@ _ADVICE = {
         Advice(
             "do not wait for the gradient to vanish; lower the learning rate to lower the loss",
             "at an invariant distribution a small enough step lowers the expected loss",
-            "torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)",
+            "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30)\n"
+            "# and behind every epoch: scheduler.step()",
             Source("thesis", "Thm. 6.5.1"),
         ),
     ),
@@ -64,7 +71,7 @@ _ADVICE = {
         Advice(
             "skip such steps and count them, and look for the layer they come from",
             "one infinite entry makes the norm infinite and the clipped gradient NaN",
-            'AdamW(model.parameters(), lr=1e-3, clip="auto", nonfinite="skip")',
+            _adamw('nonfinite="skip"'),
             Source("acclip", "Alg. 1"),
         ),
     ),
@@ -76,8 +83,9 @@ def prescribe(judged: Sequence[Judgement]) -> list[Advice]:
 
     Example:
         >>> judged = [Judgement("smoothness", True, ""), Judgement("finite variance", None, "")]
-        >>> [advice.code for advice in prescribe(judged)]
-        ['AdamW(model.parameters(), lr=1e-3, clip="auto")']
+        >>> print(prescribe(judged)[0].code)
+        from mindgap.optim import AdamW
+        optimizer = AdamW(model.parameters(), lr=1e-3, clip="auto")
     """
     _check(judged)
     return [advice for item in judged if item.fails for advice in _ADVICE[item.assumption]]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from mindgap.base.check import fail
+from mindgap.base.check import fail, whole
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import loader_generators, seed_everything, undisturbed
 from mindgap.base.rng import numpy_stream, stream_seed
@@ -216,15 +216,24 @@ def call_factory(factory: Factory, seed: int) -> Any:
     """Call the user's function, with the seed if it has a parameter of that name, and return what
     it returns.
 
+    Raises:
+        RuleError: it needs other arguments, or torch takes no such seed.
+
     Example:
         >>> call_factory(lambda seed: seed + 1, 4), call_factory(lambda: 7, 4)
         (5, 7)
     """
     try:
-        takes_seed = "seed" in inspect.signature(factory).parameters
+        signature = inspect.signature(factory)
     except (TypeError, ValueError):  # some callables show no signature
-        takes_seed = False
-    return factory(seed) if takes_seed else factory()
+        return factory()
+    whole("seed", seed, least=-(2**63), most=2**63 - 1)
+    named = {"seed": seed} if "seed" in signature.parameters else {}
+    try:
+        signature.bind(**named)
+    except TypeError:
+        fail("problem", "must be a function of nothing, or of a seed", f"parameters {signature}")
+    return factory(**named)
 
 
 def problem_parts(name: str, returned: Any) -> tuple[Objective, Any, Any]:

@@ -33,7 +33,8 @@ def fail(name: str, rule: str, value: Any) -> NoReturn:
 
 
 def shortened(text: str) -> str:
-    """A text of at most 200 letters; of a longer one the first 197 and three dots."""
+    """A text on one line of at most 200 letters; of a longer one the first 197 and three dots."""
+    text = " ".join(line.strip() for line in text.splitlines())
     return text if len(text) <= 200 else text[:197] + "..."
 
 

@@ -143,9 +143,9 @@ class Guard:
         parameters: also keep a copy of the parameters.
     """
 
-    # ``_buffers`` holds (module, name in it, buffer), ``_buffer_copies`` the values in the same
-    # order; ``_parameter_copies`` is None where none were asked for; ``_versions`` are counters
-    # that torch raises when a parameter is written in place.
+    # ``_buffers_of`` holds (module, its buffers by name), ``_buffer_copies`` the values of those
+    # that are tensors, in the same order; ``_parameter_copies`` is None where none were asked for;
+    # ``_versions`` are counters that torch raises when a parameter is written in place.
 
     def __init__(self, model: nn.Module, batches: Any, parameters: bool) -> None:
         """Keep the present state, and set ``p.grad`` of every parameter to None."""
@@ -153,14 +153,14 @@ class Guard:
         self._modes = [(module, module.training) for module in model.modules()]
         self._parameters = list(model.parameters())
         self._versions = [p._version for p in self._parameters]
-        self._buffers = [
-            (module, name, buffer)
-            for module in model.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
+        self._buffers_of = [(module, dict(module._buffers)) for module in model.modules()]
         with torch.no_grad():
-            self._buffer_copies = [buffer.clone() for _, _, buffer in self._buffers]
+            self._buffer_copies = [
+                buffer.clone()
+                for _, buffers in self._buffers_of
+                for buffer in buffers.values()
+                if buffer is not None
+            ]
             self._parameter_copies = (
                 [p.detach().clone() for p in self._parameters] if parameters else None
             )
@@ -184,19 +184,27 @@ class Guard:
     def rewind_buffers(self, *, every: bool = False) -> None:
         """Undo what a forward pass did to the buffers (running averages, power-iteration vectors).
 
-        A buffer that was replaced by another tensor is put back. Then values are compared, because
-        batch norm writes past the version counters, and only what changed is written, because a
-        buffer may be saved in a live graph.
+        A buffer that was replaced by another tensor is put back, and one that is new (a mask made
+        at the first call) is taken away. Then values are compared, because batch norm writes past
+        the version counters, and only what changed is written, because a buffer may be saved in a
+        live graph.
 
         Args:
             every: compare the buffers of all modules, not only of those in training mode.
         """
         compared = []  # (buffer, its copy)
-        for (module, name, buffer), copy in zip(self._buffers, self._buffer_copies, strict=True):
-            if module._buffers.get(name) is not buffer:
-                module._buffers[name] = buffer
-            if every or module.training:
-                compared.append((buffer, copy))
+        copies = iter(self._buffer_copies)
+        for module, buffers in self._buffers_of:
+            present = module._buffers
+            if len(present) != len(buffers) or any(
+                present.get(name) is not buffer for name, buffer in buffers.items()
+            ):
+                present.clear()
+                present.update(buffers)
+                module._non_persistent_buffers_set.intersection_update(buffers)
+            tensors = [buffer for buffer in buffers.values() if buffer is not None]
+            pairs = [(buffer, next(copies)) for buffer in tensors]
+            compared += pairs if every or module.training else []
         if compared:
             with torch.no_grad():
                 changes = torch.stack([(buffer != copy).any().cpu() for buffer, copy in compared])

@@ -1,5 +1,5 @@
 """Cheaper second derivatives of convolutions, of batch norm with fixed statistics, of layer norm
-and of GELU.
+and of GELU, and right ones of weight norm.
 
 torch differentiates the backward of a convolution by convolutions whose kernels are whole images,
 and the backward of the others by ten to thirty passes over each activation. Here they are written
@@ -171,6 +171,13 @@ def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor | None:
     return _Gelu.apply(input) if approximate == "none" and _is_covered(input) else None
 
 
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Weight norm in torch's elementary functions: the second derivatives of its own kernel are
+    wrong (torch 2.13; ``gradgradcheck`` fails).
+    """
+    return v * (g / torch.norm_except_dim(v, 2, dim))
+
+
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
     torch.conv1d: _convolution(1),
     torch.conv2d: _convolution(2),
@@ -178,6 +185,7 @@ _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
     F.batch_norm: _batch_norm,
     F.layer_norm: _layer_norm,
     F.gelu: _gelu,
+    torch._weight_norm: _weight_norm,
 }
 
 

@@ -84,5 +84,11 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 def _say(text: str, status: int) -> int:
     """Print an error and return the status that the program ends with."""
-    print(f"mindgap: error: {text}", file=sys.stderr)
+    text = f"mindgap: error: {text}"
+    if sys.stderr.isatty():  # else one line, for programs
+        import shutil
+        import textwrap
+
+        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
+    print(text, file=sys.stderr)
     return status

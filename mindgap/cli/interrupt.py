@@ -103,6 +103,8 @@ def _end(number: int) -> None:
         text = "\n".join(words() for words in reversed(_LAST_WORDS)) or text
     with suppress(Exception):
         sys.stdout.flush()
+    if os.isatty(2):  # a bar may have hidden the cursor, and stands on this line
+        text = f"\x1b[?25h\n{text}"
     with suppress(OSError):
         os.write(2, f"{text}\n".encode(getattr(sys.stderr, "encoding", None) or "utf-8", "replace"))
     os._exit(128 + number)

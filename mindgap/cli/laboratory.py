@@ -227,7 +227,7 @@ def register(
 
 
 #: What an interrupted search says.
-LAST_WORDS = "interrupted: the trials made so far are kept; the same command goes on with them"
+LAST_WORDS = "interrupted: the trials so far are kept; the same command goes on with them"
 
 
 def tune(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import indent
 from traceback import print_exc
 from typing import Annotated, Any
 
@@ -51,7 +52,7 @@ def measure(
     from mindgap.measure import survey
     from mindgap.measure.overview import PARTS
 
-    with progress("measuring", len(PARTS) + 1) as advance, your_code():
+    with progress("measuring", len(PARTS)) as advance, your_code():
         found = survey(
             objective,
             batches,
@@ -61,11 +62,22 @@ def measure(
             seed=seed,
             finished=advance,
         )
-        numbers = found.write(out.with_suffix(".json"))
-        page = write_survey_page(numbers, out)
-        advance("the page")
-    table(("quantity", "in words"), [(f.quantity, f.sentence) for f in found.findings])
-    say(f"Open {page.resolve().as_uri()}\nNext: mindgap advise {numbers}")
+    shown = [f for f in found.findings if not (sys.stdout.isatty() and _is_evidence(f.quantity))]
+    table(("quantity", "in words"), [(f.quantity, f.sentence) for f in shown])
+    more = len(found.findings) - len(shown)
+    numbers = found.write(out.with_suffix(".json"))
+    page = write_survey_page(numbers, out)
+    say(
+        f"Open {page.resolve().as_uri()}{f' for {more} more lines' if more else ''}\n"
+        f"Next: mindgap advise {numbers}"
+    )
+
+
+def _is_evidence(quantity: str) -> bool:
+    """Whether a line stands behind another one of the survey, so that a screen of 24 lines does
+    without it.
+    """
+    return quantity in ("settling", "variance", "local smoothness") or quantity.startswith("tail")
 
 
 @contextmanager
@@ -78,6 +90,9 @@ def your_code() -> Iterator[None]:
         yield
     except (RuleError, OSError, RecordError, typer.Exit):
         raise
+    except SystemExit as error:  # a script without a guard, or an argparse that read our arguments
+        print(f"mindgap: error: your code called sys.exit({error.code!r})", file=sys.stderr)
+        raise typer.Exit(3) from None
     except Exception as error:
         frame = error.__traceback__  # followed to where the error was raised
         while frame is not None and frame.tb_next is not None:
@@ -99,14 +114,16 @@ def load_function(target: str) -> Any:
     module, _, name = target.partition(":")
     if not module or not name:
         fail("TARGET", "must have the form module:function", target)
+    if "/" in module or module.endswith(".py"):
+        rule = "must name the module as in an import, without folder and .py"
+        fail("TARGET", f"{rule}, such as {Path(module).stem}:{name}", target)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     # A name that an import inside the user's module cannot find is the user's error, not a wrong
     # TARGET.
-    try:
+    is_found = False
+    with your_code(), suppress(ImportError, ValueError):  # this imports the packages around it
         is_found = find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):
-        is_found = False
     if not is_found:
         fail("TARGET", "must name a module that can be imported", target)
     with your_code():
@@ -151,4 +168,4 @@ def advise(
         # Not in a table: a terminal would cut the code off.
         print()
         paragraph(f"{advice.action} ({advice.source})")
-        print(f"    {advice.code}")
+        print(indent(advice.code, "    "))

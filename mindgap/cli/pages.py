@@ -165,8 +165,18 @@ def theory(
         )
         for t in THEOREMS
     ]
-    columns = ("place", "statement", "formula", "checked by", "outcome", "errata")
-    _print(columns, rows, (0, 1, 4, 5), long)  # place, statement, outcome and errata are short
+    if sys.stdout.isatty() and not long:
+        # Two or three lines per statement: with its text they would be seven.
+        outcomes = [(t.place, t.outcome + _errata_in_words(t.remark_kinds)) for t in THEOREMS]
+        table(("place", "outcome"), outcomes)
+        say("--long prints the statements and every other column")
+        return
+    table(("place", "statement", "formula", "checked by", "outcome", "errata"), rows)
+
+
+def _errata_in_words(kinds: Sequence[str]) -> str:
+    """What stands behind an outcome about the errata of a statement; empty where it has none."""
+    return f"; errata: {'; '.join(kinds)}" if kinds else ""
 
 
 def _refute(theorem: str, tries: int) -> None:

@@ -4,6 +4,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -200,11 +201,15 @@ def rough_duration_words(seconds: float | None) -> str:
 
 
 def say(text: str) -> None:
-    """A sentence for a person: on the error stream, and only on a terminal, so that output
-    stays machine-readable.
+    """Sentences for a person, one per line: on the error stream, and only on a terminal, so that
+    output stays machine-readable. Lines to copy, which begin with Open or Next, are not broken.
     """
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr)
+    if not sys.stderr.isatty():
+        return
+    width = shutil.get_terminal_size().columns
+    for line in text.split("\n"):
+        is_copied = line.startswith(("Open ", "Next: "))
+        print(line if is_copied else "\n".join(_wrap(line, width)) or line, file=sys.stderr)
 
 
 @contextmanager
@@ -220,6 +225,14 @@ def progress(title: str, total: int) -> Iterator[Advance]:
         return
     from rich import progress as rich
     from rich.console import Console
+    from rich.text import Text
+
+    class Remaining(rich.TimeRemainingColumn):
+        """The time left, from a fiftieth of the whole on: the first steps tell nothing of it."""
+
+        def render(self, task: rich.Task) -> Text:
+            early = task.completed < (task.total or 0) / 50
+            return Text("-:--:--", style="progress.remaining") if early else super().render(task)
 
     say(title)
     bar = (
@@ -227,7 +240,7 @@ def progress(title: str, total: int) -> Iterator[Advance]:
         rich.MofNCompleteColumn(),
         rich.TimeElapsedColumn(),
         rich.TextColumn("left"),
-        rich.TimeRemainingColumn(),
+        Remaining(),
         rich.TextColumn("{task.fields[last]}"),
     )
     with rich.Progress(*bar, console=Console(stderr=True)) as bars:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mindgap.base.batches import tensors_in
+from mindgap.base.batches import plain_tree, tensors_in
 from mindgap.base.check import RuleError, fail, flag, shortened
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import Guard, seed_everything, undisturbed
@@ -99,7 +99,7 @@ class BatchValue:
 
     index: int  # place in the pass, from 0
     batch: Any  # the batch itself
-    samples: int  # length of the first axis of the batch's first tensor; 1 where there is none
+    samples: int  # in the batch, by ``samples_in``
     loss: Tensor  # 0-dim tensor; in ``values`` with its graph, in ``gradients`` without
     #: one tensor per parameter (empty in ``values``), valid until the next batch is asked for
     gradient: list[Tensor]
@@ -150,7 +150,7 @@ class GradientPasses:
         """The loss of every batch with its graph, for callers that differentiate it themselves
         (Hessian products). ``gradients`` is the same with gradients.
 
-        The loader is rewound before the pass, buffers and random numbers before every batch.
+        The loader is rewound before the pass, buffers, modes and random numbers before every batch.
 
         Raises:
             NonFiniteError: when a loss is NaN or infinite.
@@ -179,8 +179,12 @@ class GradientPasses:
                     break
                 self._check_same(index, batch)
                 self._guard.rewind_buffers()
+                modes = [(module, module.training) for module in self.objective.model.modules()]
                 seed_everything(seed)
                 loss = self._loss_of(index, batch)
+                for module, training in modes:  # the loss may have switched them
+                    if module.training is not training:
+                        module.training = training
             yield BatchValue(index, batch, samples_in(batch), loss, [])
             index += 1
         if index == 0:
@@ -385,14 +389,25 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
 
 
 def samples_in(batch: Any) -> int:
-    """Length of the first axis of the first tensor of a batch; 1 where there is none.
+    """Number of samples in a batch: the length that most of its tensors have along their first axis
+    (of equally many that of the first); without tensors that of its first list, else 1.
 
     Example:
-        >>> samples_in({"input": torch.ones(5, 2)}), samples_in(3.0)
+        >>> samples_in({"epoch": torch.tensor(3), "input": torch.ones(5, 2)}), samples_in(3.0)
         (5, 1)
+        >>> edges, nodes, targets = torch.ones(2, 9), torch.ones(6, 4), torch.ones(6)
+        >>> samples_in((edges, nodes, targets)), samples_in({"text": ["a", "b", "c"]})
+        (6, 3)
     """
-    first = next(tensors_in(batch), None)
-    return int(first.shape[0]) if first is not None and first.ndim else 1
+    lengths = [int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.ndim]
+    if lengths:
+        return max(lengths, key=lengths.count)
+    plain = plain_tree(batch)
+    entries = plain.values() if isinstance(plain, dict) else plain
+    if not isinstance(plain, (dict, list, tuple)):
+        return 1
+    lists = [entry for entry in entries if isinstance(entry, (list, tuple))]
+    return len(lists[0]) if lists else len(plain) if isinstance(plain, list) else 1
 
 
 def _dense_parts(batch: Any) -> Iterator[Tensor]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
-from torch import Tensor, is_autocast_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from mindgap.base.check import between, fail, non_negative, one_of, whole
 from mindgap.base.objective import Objective
@@ -241,11 +241,16 @@ class Monitor:
 
     def _note_loss(self, model: Any, batch: Any) -> Tensor:
         """The objective's loss, in whose place the objective calls this method while the monitor is
-        open. A call by the loop is noted in the recorder's log. The quickest way is taken where it
-        is enough: autocast is off, the loss draws no random numbers, and the monitor neither
-        measures nor samples its own cost (``_notes_quickly`` stands for all but the first).
+        open. A call by the loop is noted in the recorder's log, unless gradients are off, because
+        then the loop evaluates. The quickest way is taken where it is enough: gradients are on,
+        autocast is off, the loss draws no random numbers, and the monitor neither measures nor
+        samples its own cost (``_notes_quickly`` stands for the last three).
         """
-        if not self._notes_quickly or is_autocast_enabled(self._device_type):
+        if (
+            not self._notes_quickly
+            or is_autocast_enabled(self._device_type)
+            or not is_grad_enabled()
+        ):
             return self._note_slowly(model, batch)
         loss = self._own_loss(model, batch)
         if type(loss) is Tensor:
@@ -260,7 +265,7 @@ class Monitor:
         state and precision, as an entry of the recorder's log where that may take one, and the
         seconds that noting takes are counted as measuring.
         """
-        if self._measuring:
+        if self._measuring or not is_grad_enabled():
             return self._own_loss(model, batch)
         recorder = self._recorder
         to_log = recorder.takes_log_entries and not recorder.in_optimizer_step
@@ -385,14 +390,18 @@ class Monitor:
         if self._budget is None or not self.step:
             return dict(self._stopped_probes)
         allowed = self._allowed_seconds() / max(1, len(self._groups))
-        unread = [group for group in self._groups if not group.readings]
-        return dict(self._stopped_probes) | {
-            group.names: (
-                f"a reading takes about {self._expected_cost(group):.2g} s, and the budget allowed "
-                f"{allowed:.2g} s in {self.step} steps; raise budget or give every"
+        why = dict(self._stopped_probes)
+        for group in self._groups:
+            expected = self._expected_cost(group)
+            if group.readings:
+                continue
+            why[group.names] = (
+                f"a reading takes about {expected:.2g} s, and the budget allowed {allowed:.2g} s "
+                f"in {self.step} steps; raise budget or give every"
             )
-            for group in unread
-        }
+            if expected <= allowed:  # since the last step at which probes were considered
+                why[group.names] = f"none was due yet in {self.step} steps; give every"
+        return why
 
     @property
     def spent(self) -> float:
@@ -430,10 +439,19 @@ class Monitor:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _before_step(
+        self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Hook before an optimizer's step: note the step in the recorder's log, with the settings
         of the optimizer's groups, and do what is due. Most steps take the quick way, where nothing
         is due and no clock is read.
+
+        Args:
+            optimizer: that makes the step.
+            args, kwargs: that ``step`` was called with.
+
+        Returns:
+            Other arguments of ``step``, where a closure computes gradients that are to be read.
         """
         step, recorder = self.step, self._recorder
         reads_clock = self._samples_this_step or step >= self._next_due
@@ -452,10 +470,55 @@ class Monitor:
             recorder.log.append(LoggedStep(step, settings, None))
             if self._samples_this_step:
                 self._sample_step_cost(time.perf_counter() - begun_at)
-        else:
-            self._do_what_is_due(settings, begun_at)
+            return None
+        closure = next((a for a in (*args[1:], kwargs.get("closure")) if callable(a)), None)
+        self._do_what_is_due(settings, begun_at, closure)
+        if closure is None or step % self._norm_period:
+            return None
+        return (args[0], self._reading_closure(closure)), {
+            name: value for name, value in kwargs.items() if name != "closure"
+        }
 
-    def _do_what_is_due(self, settings: list[dict[str, Any]], begun_at: float) -> None:
+    def _reading_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure of an optimizer's step; after its first call the loss and the gradients,
+        which did not exist before, are read, and go into the row that was begun.
+        """
+        was_called = False
+
+        def call() -> Any:
+            """Call the closure, and read once."""
+            nonlocal was_called
+            loss = closure()
+            if not was_called:
+                was_called, begun_at = True, time.perf_counter()
+                newest_loss = self._recorder.newest_loss(of_present_step=True) or (
+                    (loss, None) if isinstance(loss, (float, Tensor)) else None
+                )
+                if newest_loss is not None:
+                    self._watch.observe(*newest_loss)
+                events = self._watch.before_step(self.step, self._optimizer)
+                self._publish_events(events)
+                if self._row:
+                    self._write_watched(events)
+                seconds = time.perf_counter() - begun_at
+                self._norm_seconds += seconds
+                self._other_seconds += seconds
+                self._norms_read += 1
+            return loss
+
+        return call
+
+    def _write_watched(self, events: list[str]) -> None:
+        """Write what the watch read last, and the events, into the row."""
+        self._row["loop_gradient_norm"] = self._watch.gradient_norm
+        if events:
+            self._row["event"] = "; ".join(events)
+        if not math.isnan(self._watch.loss):
+            self._row["loop_loss"] = self._watch.loss
+
+    def _do_what_is_due(
+        self, settings: list[dict[str, Any]], begun_at: float, closure: Any
+    ) -> None:
         """Before a step: note it in the log, read gradient norms, publish events and begin a row,
         each when it is due. Set the step at which something is due next, and have what the
         following step costs sampled.
@@ -463,15 +526,16 @@ class Monitor:
         Args:
             settings: of the optimizer's groups.
             begun_at: moment at which the hook began.
+            closure: that will compute the gradients; None where they are there.
         """
         step, recorder = self.step, self._recorder
         events: list[str] = []
         norms = None
-        if step % self._norm_period == 0:
-            newest_call = recorder.newest_call
-            if newest_call is not None:
-                self._watch.observe(*newest_call)
-            events = self._watch.before_step(step)
+        if step % self._norm_period == 0 and closure is None:
+            newest_loss = recorder.newest_loss()
+            if newest_loss is not None:
+                self._watch.observe(*newest_loss)
+            events = self._watch.before_step(step, self._optimizer)
             norms = self._watch.norms
             self._norm_seconds += time.perf_counter() - begun_at
             self._norms_read += 1
@@ -504,17 +568,12 @@ class Monitor:
         """
         self._row_begun_at = time.perf_counter()
         self._probe_seconds_before_row = self._probe_seconds()
-        watch = self._watch
         with self._charge_time():
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
             rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             if len(rates) == 1:  # groups with different rates have none to write
                 self._row["lr"] = rates.pop()
-            self._row["loop_gradient_norm"] = watch.gradient_norm
-            if events:
-                self._row["event"] = "; ".join(events)
-            if not math.isnan(watch.loss):
-                self._row["loop_loss"] = watch.loss
+            self._write_watched(events)
             self._parameters_before = [p.detach().clone() for p in self._objective.parameters]
             self._read_probes([g for g in groups if "update" not in g.needs], None)
             self._groups_after_step = [g for g in groups if "update" in g.needs]

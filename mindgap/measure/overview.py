@@ -259,7 +259,7 @@ class _Surveyor:
         )
         self.figures["settling"] = [asdict(row) for row in statistics.growth]
         norm, noise = statistics.gradient_norm_unbiased, statistics.noise
-        relative = "the gradient norm is lost in it"
+        relative = "the gradient norm is lost in it" if noise else "as the gradient norm is"
         if norm:  # 0 where the estimate of its square is negative
             relative = f"{noise / norm:.3g} times the gradient norm"
         source = "" if statistics.per == "sample" else ", from minibatches"

@@ -54,9 +54,10 @@ def per_sample_norms(
     """``‖∇ loss(model, {sample i})‖`` for every sample of a batch; the model is left as it was
     found.
 
-    The loss must be a mean over samples that do not act on each other; ``check`` compares one
-    sample with its own gradient, so that a model that keeps samples on another axis, or a loss that
-    couples them, is noticed: ``"auto"`` then goes to ``torch.func``, ``"structure"`` raises.
+    The loss must be a mean over samples that do not act on each other; ``check`` compares the first
+    and the last sample with their own gradients, so that a model that keeps samples on another
+    axis, or a loss that couples them or is a sum, is noticed: ``"auto"`` then goes to
+    ``torch.func``, ``"structure"`` raises.
 
     Args:
         batch: one batch; every tensor in it has the samples on its first axis.
@@ -64,8 +65,8 @@ def per_sample_norms(
             evaluation mode, parameters that are added; other parameters by ``torch.func``),
             ``"func"``, ``"loop"``, or ``"auto"``.
         chunk: samples differentiated at once by ``torch.func`` (64 is fastest on a CPU).
-        check: compare the structural norm of the last sample with a gradient (skipped while dropout
-            is active).
+        check: compare the structural norms of two samples with gradients (in evaluation mode,
+            where dropout is active).
         seed: names dropout's random numbers.
 
     Raises:
@@ -109,8 +110,7 @@ def per_sample_norms(
             squares = squares + torch.as_tensor(norms_of_others**2)
             label = f"structure+{label}" if share else label  # ``label`` is "func" or "loop" here
         norms = _check_norms(squares.sqrt())
-        can_check = share > 0 and check and not _is_random(objective.model)
-        if can_check and not _last_norm_agrees(objective, batch, size, norms):
+        if share > 0 and check and not _two_norms_agree(objective, batch, size, norms):
             if method == "structure":
                 rule = "must be a mean over samples on the first axis that do not act on each other"
                 fail("loss", rule, "another")
@@ -428,16 +428,33 @@ def _norms_by_loop(
     return norms.sqrt()
 
 
-def _last_norm_agrees(
+def _two_norms_agree(
     objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]
 ) -> bool:
-    """Whether the last of the norms is that of the last sample's own gradient over all parameters,
-    up to 0.1 % for single precision in another order of summation. A wrong axis or a coupled loss
-    is wrong by far more.
+    """Whether the first and the last of the norms are those of these samples' own gradients, up to
+    0.1 % for single precision in another order of summation. A wrong axis or a coupled loss is
+    wrong by far more. A loss that weights samples by their lengths agrees on one of mean length, so
+    that one sample is not enough.
+
+    Where dropout is active the norms are not used: those that the structure gives in evaluation
+    mode are compared.
     """
-    last_sample = _samples(batch, size - 1, size)
-    exact = float(_norms_by_loop(objective, last_sample, 1, _named_parameters(objective)))
-    return abs(exact - norms[-1]) <= 1e-3 * max(exact, float(np.median(norms)))
+    named = _named_parameters(objective)
+    modes = [(module, module.training) for module in objective.model.modules()]
+    if _is_random(objective.model):
+        objective.model.eval()
+        squares, explained = _squares_by_structure(objective, batch, size)
+        norms = squares.sqrt().numpy()
+        named = {name: p for name, p in named.items() if id(p) in explained}
+    try:
+        for i in {0, size - 1}:
+            exact = float(_norms_by_loop(objective, _samples(batch, i, i + 1), 1, named))
+            if not abs(exact - norms[i]) <= 1e-3 * max(exact, float(np.median(norms))):
+                return False
+    finally:
+        for module, training in modes:
+            module.training = training
+    return True
 
 
 def _samples(batch: Any, begin: int, end: int) -> Any:

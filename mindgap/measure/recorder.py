@@ -290,17 +290,30 @@ class Recorder:
             self._calls_since_step.append(call)
             self._bytes_since_step += size
 
-    @property
-    def newest_call(self) -> tuple[Any, Any] | None:
-        """Loss of the newest call since the last step, and what names its batch (None: nothing
-        does); None where there was no call.
+    def newest_loss(self, *, of_present_step: bool = False) -> tuple[Any, Any] | None:
+        """Mean loss of the calls since the last step, and what names the batch of the newest (None:
+        nothing does); None where there was no call.
+
+        Args:
+            of_present_step: count the calls of the step that the optimizer is in, instead.
         """
-        if self.log:
-            newest = self.log[-1]
-            return (newest.loss, None) if isinstance(newest, LoggedCall) else None
-        if not self._calls_since_step:
+        losses: list[Any] = []  # of the newest calls, while they are in the log
+        calls: list[LossCall] = []
+        if of_present_step:
+            self.digest()
+            calls = self.steps[-1].calls
+        else:
+            for entry in reversed(self.log):
+                if not isinstance(entry, LoggedCall):
+                    break
+                losses.append(entry.loss)
+            else:  # the step began before the log
+                calls = self._calls_since_step
+        key = calls[-1].key if calls and not losses else None
+        losses += [call.loss for call in calls]
+        if not losses:
             return None
-        return self._calls_since_step[-1].loss, self._calls_since_step[-1].key
+        return losses[0] if len(losses) == 1 else sum(losses) / len(losses), key
 
     def _decide_on_log(self) -> None:
         """Set ``takes_log_entries``: calls of the loss may go to the log where a state is kept, it
@@ -631,6 +644,8 @@ def copy_attributes(
         "_optimizer_step_pre_hooks",
         "_optimizer_step_post_hooks",
         "profile_hook_step",
+        "grad_scale",  # a GradScaler sets both for the length of a step
+        "found_inf",
     )
     return {
         name: _clone(value, shared)

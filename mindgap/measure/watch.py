@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError
 
 #: Steps whose gradient norms form the running range.
@@ -57,7 +58,7 @@ class LoopWatch:
     # ``_times_not_finite``, how often such a row began; ``_step``, the number of the coming step.
 
     def __init__(self, model: nn.Module, nonfinite: str = "note") -> None:
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        named = list(model.named_parameters())  # frozen ones too: they may be unfrozen later
         self._names, self._parameters = [n for n, _ in named], [p for _, p in named]
         self.raises = nonfinite == "raise"
         self._recent_norms: deque[float] = deque(maxlen=HISTORY)  # finite ones, the running range
@@ -99,12 +100,14 @@ class LoopWatch:
         """Note the length of the newest step's update over that of the parameters."""
         self._last_update = (self._step - 1, relative)
 
-    def before_step(self, step: int | None = None) -> list[str]:
+    def before_step(self, step: int | None = None, optimizer: Any = None) -> list[str]:
         """Compute the norms of the gradients that the step is about to use, and read those that are
         ready; on a GPU these are norms of some steps before.
 
         Args:
             step: its number, where not every step is read; None for the one after the last.
+            optimizer: where a ``GradScaler`` leaves the scale to it (fused kernels), the norms are
+                divided by that, and are zero at a step that the scaler skips.
 
         Returns:
             Sentences about what is unusual in the norms that were read.
@@ -117,7 +120,12 @@ class LoopWatch:
         if step is not None:
             self._step = step
         if present:
-            norms = _norm_of_each([g.coalesce().values() if g.is_sparse else g for _, g in present])
+            gradients = [g.coalesce().values() if g.is_sparse else g for _, g in present]
+            norms = _norm_of_each(gradients)
+            if norms.device.type == "cpu" and not math.isfinite(float(norms.sum())):
+                # Squares overflow before their root does.
+                norms = torch.stack([robust_norm([g], wide=True) for g in gradients])
+            norms = _without_loss_scale(norms, optimizer)
             if len(present) < len(self._parameters):  # zero for parameters without a gradient
                 places = torch.tensor([i for i, _ in present], device=norms.device)
                 norms = norms.new_zeros(len(self._parameters)).index_copy_(0, places, norms)
@@ -154,7 +162,7 @@ class LoopWatch:
         events = []
         for unread in ready:
             self.loss, norms = unread.read()
-            self.gradient_norm = math.sqrt(sum(norm * norm for norm in norms))
+            self.gradient_norm = math.hypot(*norms)
             self._norms_read.append((unread.step, self.gradient_norm))
             sentence = self._describe_unusual(unread.step, unread.batch, norms)
             if sentence:
@@ -175,7 +183,8 @@ class LoopWatch:
         place = f"step {step}" + (f", batch {batch}" if batch is not None else "")
         not_finite = [i for i, norm in enumerate(norms) if not math.isfinite(norm)]
         if not_finite:
-            return self._describe_not_finite(place, step, not_finite, len(norms))
+            count = sum(p.requires_grad for p in self._parameters)
+            return self._describe_not_finite(place, step, not_finite, count)
         # The gradient is finite here; ``steps`` before it were not.
         steps, self._steps_not_finite = self._steps_not_finite, 0
         if steps > 1 and _deserves_sentence(self._times_not_finite):
@@ -277,8 +286,8 @@ class LoopWatch:
         return f"{suspect} is the likely cause: {finite}"
 
     def _nonempty_parameters(self) -> list[nn.Parameter]:
-        """The parameters that have entries."""
-        return [p for p in self._parameters if p.numel()]
+        """The parameters that take gradients and have entries."""
+        return [p for p in self._parameters if p.requires_grad and p.numel()]
 
     def _update_before(self, step: int) -> float:
         """Relative length of the update just before a step; NaN where it was not read."""
@@ -340,16 +349,30 @@ class _UnreadNorms:
 
 
 def _norm_of_each(tensors: list[Tensor], order: float = 2.0) -> Tensor:
-    """The norm of each tensor, in float32 on the first one's device, shape (tensors,).
+    """The norm of each tensor, in at least float32 on the first one's device, shape (tensors,).
 
     Args:
         order: of the norm: 2 for Euclidean, infinity for the largest modulus.
     """
-    norms = list(torch._foreach_norm(tensors, order))
+    # A norm of float16 entries is infinite from 65,520 on if it is summed in their own precision.
+    halves = all(t.dtype in (torch.float16, torch.bfloat16) for t in tensors)
+    norms = list(torch._foreach_norm(tensors, order, dtype=torch.float32 if halves else None))
     first = norms[0]
     if any(n.dtype != torch.float32 or n.device != first.device for n in norms):
-        norms = [n.float().to(first.device) for n in norms]
+        norms = [n.double().to(first.device) for n in norms]
     return torch.stack(norms).detach()
+
+
+def _without_loss_scale(norms: Tensor, optimizer: Any) -> Tensor:
+    """Norms of gradients divided by the loss scale that a ``GradScaler`` has left to the optimizer,
+    if it has; zeros where it found entries that are not finite, because the step is then skipped.
+    """
+    scale, found = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+    if scale is not None:
+        norms = norms / scale.to(norms.device)
+    if found is not None:
+        norms = torch.where(found.to(norms.device) > 0, torch.zeros_like(norms), norms)
+    return norms
 
 
 def _deserves_sentence(times: int) -> bool:

@@ -7,6 +7,7 @@ them can tell different stories. Standard library only.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -477,9 +478,13 @@ def study_folders(runs: Path) -> Iterator[Path]:
 
     Raises:
         NoRecordsError: ``runs`` is no folder, or holds no records.
+        OSError: one of its folders cannot be read.
     """
     if not runs.is_dir():
         raise NoRecordsError(f"RUNS must be a folder of records, got {str(runs)!r}")
+    for study in filter(Path.is_dir, runs.iterdir()):
+        for scale in filter(Path.is_dir, study.iterdir()):
+            os.scandir(scale).close()  # an error where ``glob`` would pass over it in silence
     folders = [path.parent for path in runs.glob(f"*/*/{STUDY_FILE}")]
     folders += [unpacked(path) for path in runs.glob(f"*/*{SUFFIX}")]
     folders.sort(key=lambda folder: (folder.parent.name, folder.name))

@@ -328,3 +328,58 @@ def test_the_callback_of_the_trainer_looks_at_max_grad_norm(value) -> None:
         )
         callback.on_train_end(None, None, None)
     assert any("max_grad_norm" in str(w.message) for w in seen) == bool(value)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_lightning_s_factors_for_the_backward_pass_are_not_in_the_loss(half: bool) -> None:
+    """On a stand-in for the trainer, which calls the hooks as Lightning 2 does."""
+    from types import SimpleNamespace
+
+    from mindgap.adapters.lightning import _Events
+
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if half else None
+    trainer = SimpleNamespace(
+        accumulate_grad_batches=2, precision_plugin=SimpleNamespace(scaler=scaler)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    batches = [(DATA[i : i + 16], LABELS[i : i + 16]) for i in range(0, 64, 16)]
+
+    def loss_of(m, b):
+        return F.cross_entropy(m(b[0]), b[1])
+
+    events = _Events(0, ["update"], batches, loss_of, 8, None, {"every": 1})
+    events.begin_watching(optimizer, model, None, None, None, True)
+    losses, norms = [], []
+
+    def backward(number: int) -> None:
+        events.on_train_batch_start(trainer, model, batches[number], number)
+        loss = loss_of(model, batches[number])
+        losses.append(loss.item())
+        loss = loss / 2
+        loss = loss if scaler is None else scaler.scale(loss)
+        events.on_before_backward(trainer, model, loss)
+        loss.backward()
+
+    for number in (0, 2):
+        optimizer.zero_grad()
+        backward(number)
+
+        def closure(number: int = number) -> None:
+            backward(number + 1)
+            norms.append(float(flatten([p.grad for p in model.parameters()]).norm()))
+
+        if scaler is None:
+            optimizer.step(closure)
+        else:
+            closure()
+            norms[-1] /= scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+    events.end_watching()
+    assert [row["loop_loss"] for row in events.readings] == pytest.approx(
+        [(losses[0] + losses[1]) / 2, (losses[2] + losses[3]) / 2], rel=1e-5
+    )
+    found = [row["loop_gradient_norm"] for row in events.readings]
+    assert found == pytest.approx(norms, rel=1e-5)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from mindgap.advise.training import call_factory
+from mindgap.base.check import RuleError
+from mindgap.cli import _run, _say
+from mindgap.record.outcomes import study_folders
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -170,3 +177,102 @@ def test_recommend_answers_with_a_sentence_code_and_a_page(tmp_path):
         "recommendation.html",
         "recommendation.json",
     ]
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "words"),
+    [
+        ("unusual_problems:needs", 2, "problem must be a function of nothing, or of a seed"),
+        ("unusual_problems:leaves", 3, "your code called sys.exit(7)"),
+        ("unusual_leaves:problem", 3, "your code called sys.exit('no')"),
+        ("./unusual_problems.py:needs", 2, "such as unusual_problems:needs"),
+        ("unusual_problems.py:needs", 2, "such as unusual_problems:needs"),
+    ],
+)
+def test_a_target_of_an_unusual_kind_gets_one_line(
+    target: str,
+    status: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "unusual_problems.py").write_text(
+        "import sys\ndef needs(x, y): ...\ndef leaves(): sys.exit(7)\n"
+    )
+    (tmp_path / "unusual_leaves.py").write_text("import sys\nsys.exit('no')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["mindgap", "measure", target, "--seconds", "1"])
+    assert _run() == status
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.startswith("mindgap: error: ")
+    assert error.count("\n") == 1
+
+
+def test_the_seed_goes_to_the_parameter_of_that_name_and_is_checked() -> None:
+    assert call_factory(lambda width=3, seed=0: (width, seed), 5) == (3, 5)
+    with pytest.raises(RuleError, match="seed must be a whole number"):
+        call_factory(lambda seed: seed, 10**25)
+
+
+def test_the_survey_is_printed_also_where_its_page_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small_problem.py").write_text(
+        "import torch\n"
+        "def problem():\n"
+        "    model = torch.nn.Linear(1, 1)\n"
+        "    return (model, lambda m, b: m(b).square().mean()), [torch.ones(2, 1)] * 4\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["mindgap", "measure", "small_problem:problem", "-o", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert _run() == 4
+    printed = capsys.readouterr()
+    assert "sharpness\t" in printed.out
+    assert "Is a directory" in printed.err
+
+
+def test_an_error_on_a_terminal_ends_its_lines_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert _say("word " * 40, 2) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+
+
+def test_ctrl_c_gives_the_cursor_back_that_a_bar_has_hidden(tmp_path: Path) -> None:
+    reader, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mindgap", "watch", str(tmp_path / "runs"), "--every", "0.1"],
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent)},
+    )
+    os.close(terminal)
+    time.sleep(3)
+    process.send_signal(2)
+    assert process.wait(timeout=20) == 130
+    assert b"\x1b[?25h\r\nstopped watching" in os.read(reader, 10_000)
+    os.close(reader)
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = tmp_path / "e5-cycle" / "quick"
+    locked.mkdir(parents=True)
+
+    def refuse(path: Path) -> None:  # root may read whatever its rights say
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("mindgap.record.outcomes.os.scandir", refuse)
+    with pytest.raises(PermissionError, match="quick"):
+        list(study_folders(tmp_path))

@@ -441,7 +441,12 @@ def _preconditioned_steps(
             for name, value in optimizer.state.get(p, {}).items()
         }
         if not state:
-            return "the optimizer has made no step yet"
+            if not optimizer.state:
+                return "the optimizer has made no step yet"
+            if gradient_of_p is None or bool(gradient_of_p.any()):
+                return "the optimizer has not stepped every parameter yet"
+            scales.append(torch.zeros_like(as_real(p)))  # the loss does not use it
+            continue
         step, lr = float(state["step"]), float(group["lr"])
         if lr <= 0:
             return "the step size is zero"

@@ -160,7 +160,8 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
 
     Neighbouring iterates are alike, so that the usual standard error is far too small: each window
     is cut into about ∛n blocks whose means are nearly independent (batch means), and their spread
-    gives the error.
+    gives the error. Where values are alike over more than a block the interval is too narrow (an
+    AR(1) series of 0.99 and 2,000 values drifts in 30 % of cases, not in 10 %).
 
     Args:
         share: length of each window as a part of the series, at most one half.

@@ -28,7 +28,8 @@ class LocalSmoothness:
     gammas: tuple[float, ...]  # where along the step, ending at 1
     #: ||g(x + gamma d) - g(x)|| / ||gamma d||, with the displacement that rounding left
     ratios: tuple[float, ...]
-    #: d'(g(x + d) - g(x)) / ||d||^2: the mean curvature in the step's direction, with its sign
+    #: d'(g(x + d) - g(x)) / ||d||^2 with what rounding left of d: the mean curvature in the step's
+    #: direction, with its sign
     curvature: float
     curvature_error: float  # its standard error over the batches (NaN with one batch)
     #: what the nearest point would read if the loss were linear: the larger of a repeated
@@ -39,7 +40,7 @@ class LocalSmoothness:
     #: losses at x and at x + d.
     loss: float
     loss_after: float
-    displacement: float  # ||d||
+    displacement: float  # ||d||, of what rounding left of d
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -107,9 +108,19 @@ def local_smoothness_in(
     if not (length > 0 and math.isfinite(length)):
         fail("step", "must be finite and not zero", f"a step of length {length:g}")
     parameters_before = [as_real(p.detach()).clone() for p in passes.parameters]
-    start = _means_at_point(passes, direction)
+
+    def displacement_now() -> list[Tensor]:
+        """How far the parameters stand from where they were, in float64."""
+        return [
+            as_real(p.detach()).double() - before.double()
+            for p, before in zip(passes.parameters, parameters_before)
+        ]
+
+    with passes.moved(direction):
+        whole_step = displacement_now()  # what rounding leaves of d
+    start = _means_at_point(passes, whole_step)
     # A second evaluation differs where the loss is not deterministic.
-    repeated = _means_at_point(passes, direction).gradient
+    repeated = _means_at_point(passes, whole_step).gradient
     gradient_norm = euclidean_norm(start.gradient)
     not_repeatable = euclidean_norm([a - b for a, b in zip(repeated, start.gradient)])
     del repeated  # frees the memory of a gradient in float64
@@ -118,15 +129,10 @@ def local_smoothness_in(
     last_slopes: list[float] = []  # of the batches at the last point
     for gamma in ((i + 1) / points for i in range(points)):
         with passes.moved(direction, gamma):
-            displacement = euclidean_norm(
-                [
-                    as_real(p.detach()).double() - before.double()
-                    for p, before in zip(passes.parameters, parameters_before)
-                ]
-            )
+            displacement = euclidean_norm(displacement_now())
             if displacement == 0:  # rounded away
                 continue
-            means = _means_at_point(passes, direction)
+            means = _means_at_point(passes, whole_step)
         change_of_gradient = [a.sub_(b) for a, b in zip(means.gradient, start.gradient)]
         gammas.append(gamma)
         ratios.append(euclidean_norm(change_of_gradient) / displacement)
@@ -139,7 +145,8 @@ def local_smoothness_in(
             "must be large enough to change the parameters in their precision",
             f"length {length:g}",
         )
-    curvatures = (np.array(last_slopes) - np.array(start.slopes)) / length**2  # of each batch
+    # Of each batch.
+    curvatures = (np.array(last_slopes) - np.array(start.slopes)) / displacements[-1] ** 2
     batches = len(curvatures)
     error = float(curvatures.std(ddof=1) / math.sqrt(batches)) if batches > 1 else math.nan
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * gradient_norm

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mindgap.base.check import non_negative, positive, whole
+from mindgap.base.check import fail, non_negative, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.measure.gradients import gradient_passes, passes_mean
@@ -73,7 +73,8 @@ def goldstein_distance(
     Args:
         objective: model and loss; x is the parameters' current value, which is put back.
         batches: the batches that define f.
-        delta: δ > 0, the radius, in the Euclidean norm over all parameters that take gradients.
+        delta: δ > 0, the radius, in the Euclidean norm over all parameters that take gradients; at
+            least ten roundings of their norm.
         samples: gradients at most; each is kept (one gradient of memory each) and costs one pass
             over the batches.
         epsilon: stop as soon as the bound is at or below this.
@@ -100,6 +101,11 @@ def goldstein_distance(
     curve: list[float] = []  # norm of the smallest mean after each gradient
     weights, gap = np.ones(1), 0.0
     with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
+        # Rounding may carry a point out of a smaller ball, and the bound would not hold.
+        rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters)
+        least = 10 * rounding * _norm([p.detach() for p in passes.parameters])
+        if samples > 1 and delta < least:
+            fail("delta", f"must be at least {least:.2g} in the parameters' precision", delta)
         # The first gradient is that at x, the others are on the segment and in the ball in turn.
         for i in range(samples):
             if i == 0:

@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mindgap.base.check import between, fail, flag, one_of, positive, whole
@@ -125,6 +126,7 @@ def training_statistics(
     squares, unit = _squared_norms(objective, used, per, seed)  # of each sample or of each batch
     norms, losses = _norms_of_prefixes(objective, used, seed)
     samples = batch_size * len(used)
+    precision = max(torch.finfo(p.dtype).eps for p in objective.parameters)
     noise = noise_sample(objective, used, seed=seed, projections=0, coordinates=1)
     curvature: Sharpness | None = start if with_sharpness else None
     growth_rows: list[Growth] = []
@@ -140,7 +142,7 @@ def training_statistics(
                 optimizer=optimizer if count == len(used) else None,
             )
         units = count * (batch_size if unit == "sample" else 1)
-        variance, _ = _sample_variance(squares[:units], norm, batch_size, unit)
+        variance, _ = _sample_variance(squares[:units], norm, batch_size, unit, precision)
         samples_so_far = count * batch_size
         unbiased_norm = math.sqrt(max(0.0, norm**2 - variance / samples_so_far))
         growth_rows.append(
@@ -154,7 +156,9 @@ def training_statistics(
             )
         )
     last = growth_rows[-1]  # of all samples
-    variance, variance_error = _sample_variance(squares, last.gradient_norm, batch_size, unit)
+    variance, variance_error = _sample_variance(
+        squares, last.gradient_norm, batch_size, unit, precision
+    )
     z = NormalDist().inv_cdf(0.5 + level / 2)  # standard errors that the interval reaches
     low_square, high_square = noise.squared_mean_interval(level)
     loss_reach = (
@@ -279,22 +283,27 @@ def _squared_norms(
     return np.array(squares), "batch"
 
 
-def _sample_variance(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[float, float]:
+def _sample_variance(
+    squares: np.ndarray, norm: float, size: int, unit: str, precision: float
+) -> tuple[float, float]:
     """Variance sigma^2 of one sample's gradient, and its standard error (infinite from one value).
 
     The mean of ``squares`` less ||mean||^2 is the variance with n in the denominator; the factor
-    makes that n - 1, and the variance of a batch that of one of its ``size`` samples.
+    makes that n - 1, and the variance of a batch that of one of its ``size`` samples. A difference
+    that rounding alone may leave counts as zero, and the error is no smaller than that.
 
     Args:
         squares: squared gradient norms of samples or, with ``unit="batch"``, of batches.
         norm: of their mean gradient.
         size: samples in a batch.
         unit: ``"sample"`` or ``"batch"``, what the squares belong to.
+        precision: relative rounding of a gradient.
     """
     count = len(squares)
     factor = (1 if unit == "sample" else size) * count / max(count - 1, 1)
     error = float(np.std(squares, ddof=1)) / math.sqrt(count) if count > 1 else math.inf
-    return max(0.0, float(squares.mean()) - norm**2) * factor, error * factor
+    difference, rounding = float(squares.mean()) - norm**2, 8 * precision * norm**2
+    return (difference if difference > rounding else 0.0) * factor, max(error, rounding) * factor
 
 
 def _norms_of_prefixes(

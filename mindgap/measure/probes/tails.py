@@ -186,8 +186,9 @@ class InfiniteVariance:
     def answer(self) -> str:
         """One plain sentence."""
         if self.infinite is False:  # only the lower end decides, and the estimate may be infinite
-            above = _number_in_words(self.interval[0])
-            return f"the variance is finite: index above {above}, and 2 is the border"
+            low = self.interval[0]
+            above = f"index above {_number_in_words(low)}, and 2 is the border"
+            return f"the variance is finite: {above if low < math.inf else 'no power law is seen'}"
         if self.infinite:
             return f"the variance is infinite: {_index_in_words(self)}, below 2"
         return (

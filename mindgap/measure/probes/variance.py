@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 #: 1.74), and settles if it lies below SETTLES. In between are heavy tails of finite variance
 #: (Student 3: 0.11 at n = 2000) and stable laws near index 2 (1.8: 0.10).
 SETTLES, GROWS = 0.08, 0.15
+#: Where one minibatch has this share of the sum of squares, nothing has settled.
+LARGE = 0.25
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,10 @@ def variance_growth(
         _exponent(squares[rng.integers(0, count, count)], shuffles, rng) for _ in range(bootstrap)
     ]
     least, most = map(float, np.quantile(resampled, [0.5 - level / 2, 0.5 + level / 2]))
-    is_decided = most < SETTLES or least > GROWS
+    # Resamples repeat values, which moves them off the sample's own exponent.
+    least, most = min(least, exponent), max(most, exponent)
+    largest_share = float(squares.max() / squares.sum())
+    is_decided = (most < SETTLES and largest_share < LARGE) or least > GROWS
     return VarianceGrowth(
         sizes=sizes,
         running=_running_means(squares, sizes) * scale,
@@ -123,7 +128,7 @@ def variance_growth(
         high=high,
         exponent=exponent,
         interval=(least, most),
-        largest_share=float(squares.max() / squares.sum()),
+        largest_share=largest_share,
         settles=most < SETTLES if is_decided else None,
     )
 
