@@ -501,10 +501,15 @@ def slope(x: Values, y: Values) -> tuple[float, float]:
     Example:
         >>> slope([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
         (2.0, 0.0)
+        >>> slope([1.0, 1.0], [1.0, 3.0])
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: x must hold at least two different numbers, got [1.0, 1.0]
     """
     xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     centred = xs - xs.mean()
     sum_of_squares = float(centred @ centred)
+    if not sum_of_squares:
+        fail("x", "must hold at least two different numbers", xs.tolist())
     fitted_slope = float(centred @ ys) / sum_of_squares
     residual = ys - ys.mean() - fitted_slope * centred
     variance = residual @ residual / max(len(xs) - 2, 1)
