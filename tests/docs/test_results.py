@@ -209,6 +209,12 @@ def test_every_run_that_is_left_is_named_with_its_command(tool: ModuleType) -> N
     assert named["tune"] == {claim for claim, grid in left.items() if grid}
 
 
+def test_the_photographed_page_has_todays_counts() -> None:
+    """``python docs/tools/screenshots.py`` takes the pictures and writes their caption."""
+    said = f"The first screen of a report. {summary(RESULTS).sentence}]"
+    assert said in (ROOT / "docs" / "laboratory.md").read_text()
+
+
 def test_a_page_can_be_drawn_from_packed_records() -> None:
     studies = load(RESULTS)
     assert [problem for study in studies for problem in study.problems] == []
