@@ -116,12 +116,12 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
         if scale
         else []
     )
-    parts = []
+    parts, registered = [], not_run_as_registered().get(study.name, [])
     if not scale:
         minutes = reference_times().get(study.name, 0) / 60
         span = f" (about {max(1, round(minutes))} min on one core)" if minutes else ""
         parts.append(f"not run: `mindgap run {study.name}`{span}")
-    elif larger:
+    elif larger and larger[-1] not in registered:
         here = f"{study.name} --scale {larger[-1]}"
         searched = (
             study.at(larger[-1]).grid and study.tuned_by in ("", study.name) and larger[-1] == "gpu"
@@ -129,15 +129,13 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
         commands = (
             f"`mindgap tune {here} --grid`, then " if searched else ""
         ) + f"`mindgap run {here}`"
-        minutes = gpu_minutes().get(study.name) if larger[-1] == "gpu" else None
-        parts.append(
-            f"not run at scale {larger[-1]}: {commands}"
-            + (f", about {minutes} min" if minutes else "")
-        )
-    for registered_scale in not_run_as_registered().get(study.name, []):
+        parts.append(f"not run at scale {larger[-1]}: {commands}")
+    for registered_scale in registered:
+        minutes = minutes_of().get((study.name, registered_scale))
         parts.append(
             f"registered and not run at scale {registered_scale}: commands in "
             "[laboratory.md](laboratory.md#on-a-gpu)"
+            + (f", about {minutes} min" if minutes else "")
         )
     if study.name in FURTHER:
         more, minutes = FURTHER[study.name]
@@ -160,12 +158,13 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
 
 
 @cache
-def gpu_minutes() -> dict[str, str]:
-    """Study -> minutes of its search and runs at scale gpu on one H200, from the table of
+def minutes_of() -> dict[tuple[str, str], str]:
+    """(study, scale) -> minutes of its search and runs on one H200, from the table of
     ``docs/laboratory.md``.
     """
     text = (ROOT / "docs" / "laboratory.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"`mindgap run (\S+) --scale gpu[^|]*\| (\d+) \|", text))
+    rows = re.findall(r"`mindgap run (\S+) --scale (\w+)[^|]*\| (\d+) \|", text)
+    return {(name, scale): minutes for name, scale, minutes in rows}
 
 
 @cache
