@@ -131,11 +131,9 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
         ) + f"`mindgap run {here}`"
         parts.append(f"not run at scale {larger[-1]}: {commands}")
     for registered_scale in registered:
-        minutes = minutes_of().get((study.name, registered_scale))
         parts.append(
-            f"registered and not run at scale {registered_scale}: commands in "
-            "[laboratory.md](laboratory.md#on-a-gpu)"
-            + (f", about {minutes} min" if minutes else "")
+            f"registered and not run at scale {registered_scale}: "
+            + how_to_run()[study.name, registered_scale]
         )
     if study.name in FURTHER:
         more, minutes = FURTHER[study.name]
@@ -158,13 +156,17 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
 
 
 @cache
-def minutes_of() -> dict[tuple[str, str], str]:
-    """(study, scale) -> minutes of its search and runs on one H200, from the table of
-    ``docs/laboratory.md``.
+def how_to_run() -> dict[tuple[str, str], str]:
+    """(study, scale) -> commands and minutes of what is registered and not run, from the table
+    of ``docs/laboratory.md``.
     """
     text = (ROOT / "docs" / "laboratory.md").read_text(encoding="utf-8")
-    rows = re.findall(r"`mindgap run (\S+) --scale (\w+)[^|]*\| (\d+) \|", text)
-    return {(name, scale): minutes for name, scale, minutes in rows}
+    rows = re.findall(r"^\| .* \| (.*`mindgap run .*) \| (\d.*) \|$", text, re.MULTILINE)
+    return {
+        place: f"{commands}; {minutes} min"
+        for commands, minutes in rows
+        for place in re.findall(r"`mindgap run (\S+) --scale (\w+)", commands)
+    }
 
 
 @cache
