@@ -217,7 +217,7 @@ def call_factory(factory: Factory, seed: int) -> Any:
     it returns.
 
     Raises:
-        RuleError: it needs other arguments, or torch takes no such seed.
+        RuleError: it needs other arguments, or the seed has more than 64 bits with its sign.
 
     Example:
         >>> call_factory(lambda seed: seed + 1, 4), call_factory(lambda: 7, 4)

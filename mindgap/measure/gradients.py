@@ -389,8 +389,9 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
 
 
 def samples_in(batch: Any) -> int:
-    """Number of samples in a batch: the length that most of its tensors have along their first axis
-    (of equally many that of the first); without tensors that of its first list, else 1.
+    """Number of samples in a batch: the length that most of its own tensors have along their first
+    axis (of equally many that of the first), or, where all are nested deeper, of these; without
+    tensors that of its first list, or of the batch if it is a list of samples, else 1.
 
     Example:
         >>> samples_in({"epoch": torch.tensor(3), "input": torch.ones(5, 2)}), samples_in(3.0)
@@ -398,15 +399,21 @@ def samples_in(batch: Any) -> int:
         >>> edges, nodes, targets = torch.ones(2, 9), torch.ones(6, 4), torch.ones(6)
         >>> samples_in((edges, nodes, targets)), samples_in({"text": ["a", "b", "c"]})
         (6, 3)
+        >>> boxes = [{"boxes": torch.ones(3, 4), "labels": torch.ones(3)}] * 8
+        >>> samples_in((torch.ones(8, 3, 4, 4), boxes)), samples_in([("a", 1), ("b", 2), ("c", 3)])
+        (8, 3)
     """
-    lengths = [int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.ndim]
-    if lengths:
-        return max(lengths, key=lengths.count)
     plain = plain_tree(batch)
-    entries = plain.values() if isinstance(plain, dict) else plain
-    if not isinstance(plain, (dict, list, tuple)):
-        return 1
-    lists = [entry for entry in entries if isinstance(entry, (list, tuple))]
+    nested = isinstance(plain, (dict, list, tuple))
+    entries = list(plain.values()) if isinstance(plain, dict) else plain if nested else [plain]
+    own = [entry for entry in entries if not isinstance(entry, (dict, list, tuple))]
+    for level in (own, batch):
+        lengths = [int(tensor.shape[0]) for tensor in tensors_in(level) if tensor.ndim]
+        if lengths:
+            return max(lengths, key=lengths.count)
+    # Of a list each tuple is a sample, of a tuple or a dict a column.
+    columns = list if isinstance(plain, list) else (list, tuple)
+    lists = [entry for entry in entries if isinstance(entry, columns)]
     return len(lists[0]) if lists else len(plain) if isinstance(plain, list) else 1
 
 

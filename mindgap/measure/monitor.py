@@ -475,9 +475,11 @@ class Monitor:
         self._do_what_is_due(settings, begun_at, closure)
         if closure is None or step % self._norm_period:
             return None
-        return (args[0], self._reading_closure(closure)), {
-            name: value for name, value in kwargs.items() if name != "closure"
-        }
+        reading = self._reading_closure(closure)
+        return (
+            tuple(reading if value is closure else value for value in args),
+            {name: reading if value is closure else value for name, value in kwargs.items()},
+        )
 
     def _reading_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure of an optimizer's step; after its first call the loss and the gradients,
@@ -492,7 +494,7 @@ class Monitor:
             if not was_called:
                 was_called, begun_at = True, time.perf_counter()
                 newest_loss = self._recorder.newest_loss(of_present_step=True) or (
-                    (loss, None) if isinstance(loss, (float, Tensor)) else None
+                    (loss, None) if is_one_number(loss) else None
                 )
                 if newest_loss is not None:
                     self._watch.observe(*newest_loss)

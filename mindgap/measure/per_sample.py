@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -439,21 +439,19 @@ def _two_norms_agree(
     Where dropout is active the norms are not used: those that the structure gives in evaluation
     mode are compared.
     """
-    named = _named_parameters(objective)
-    modes = [(module, module.training) for module in objective.model.modules()]
-    if _is_random(objective.model):
-        objective.model.eval()
-        squares, explained = _squares_by_structure(objective, batch, size)
-        norms = squares.sqrt().numpy()
-        named = {name: p for name, p in named.items() if id(p) in explained}
-    try:
+    named, random = _named_parameters(objective), _is_random(objective.model)
+    # cuDNN has no gradient of recurrent layers in evaluation mode.
+    cudnn = torch.backends.cudnn.flags(enabled=False) if random else nullcontext()
+    with undisturbed(objective.model), cudnn:
+        if random:
+            objective.model.eval()
+            squares, explained = _squares_by_structure(objective, batch, size)
+            norms = squares.sqrt().numpy()
+            named = {name: p for name, p in named.items() if id(p) in explained}
         for i in {0, size - 1}:
             exact = float(_norms_by_loop(objective, _samples(batch, i, i + 1), 1, named))
             if not abs(exact - norms[i]) <= 1e-3 * max(exact, float(np.median(norms))):
                 return False
-    finally:
-        for module, training in modes:
-            module.training = training
     return True
 
 

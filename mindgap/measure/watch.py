@@ -355,8 +355,9 @@ def _norm_of_each(tensors: list[Tensor], order: float = 2.0) -> Tensor:
         order: of the norm: 2 for Euclidean, infinity for the largest modulus.
     """
     # A norm of float16 entries is infinite from 65,520 on if it is summed in their own precision.
-    halves = all(t.dtype in (torch.float16, torch.bfloat16) for t in tensors)
-    norms = list(torch._foreach_norm(tensors, order, dtype=torch.float32 if halves else None))
+    kinds = {t.dtype for t in tensors}
+    narrow = kinds <= {torch.float16, torch.bfloat16, torch.float32} and kinds != {torch.float32}
+    norms = list(torch._foreach_norm(tensors, order, dtype=torch.float32 if narrow else None))
     first = norms[0]
     if any(n.dtype != torch.float32 or n.device != first.device for n in norms):
         norms = [n.double().to(first.device) for n in norms]

@@ -245,7 +245,10 @@ def read_error(chart: Chart, course: Course) -> None:
     """
     if course.error is None:
         return
-    text = error_words(course.error)
+    try:
+        text = str(course.error)  # all lines: a wrapper names its own error in the first
+    except Exception:
+        text = error_words(course.error)
     if "does not require grad" in text or "does not have a grad_fn" in text:
         chart.find("no_graph", 1.0, "The loss does not depend on any parameter by a graph.")
     elif "Target " in text and "out of bounds" in text:

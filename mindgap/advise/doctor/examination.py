@@ -267,11 +267,12 @@ class _Doctor:
             except (Exception, SystemExit) as error:
                 reason = f"the loss raises {error_words(error)} on your validation batches"
                 raise _CannotTell(reason) from error
+            if math.isfinite(valid_loss):
+                return
             train_loss = self.chart.attempt(
                 "the first loss", lambda: held_out_loss(first, first.train)
             )
-            train_is_finite = train_loss is not None and math.isfinite(train_loss)
-            if not math.isfinite(valid_loss) and train_is_finite:
+            if train_loss is not None and math.isfinite(train_loss):
                 reason = (
                     "before training the loss on your validation batches is not finite, and on "
                     f"your training batches it is {train_loss:.3g}"
