@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from types import GeneratorType
 from typing import Any
 
@@ -153,4 +153,6 @@ class _Named(nn.Module):
             return attribute
         args, kwargs = arguments
         result = attribute(*args, **kwargs)
-        return _Listed(result) if isinstance(result, GeneratorType) else result
+        # Views of a ModuleDict hide its layers from the check of the caller.
+        lists = (GeneratorType, KeysView, ValuesView, ItemsView)
+        return _Listed(result) if isinstance(result, lists) else result

@@ -15,7 +15,8 @@ from mindgap.base.check import RuleError, fail
 
 
 def note(error: BaseException, text: str) -> None:
-    """Say below the message of an error where it was raised, once; Python 3.10 has no notes.
+    """Say below the message of an error where it was raised, once; Python 3.10 keeps the note and
+    prints none.
 
     Example:
         >>> error = KeyError("a")
@@ -24,8 +25,9 @@ def note(error: BaseException, text: str) -> None:
         >>> error.__notes__
         ['raised by upper']
     """
-    if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
-        error.add_note(text)
+    notes = getattr(error, "__notes__", [])
+    if text not in notes:
+        error.__notes__ = [*notes, text]
 
 
 @contextmanager

@@ -100,6 +100,7 @@ class Method(ABC, Generic[V, S]):
     lr_y: Rate = rate()
     x_step: XStep = upper_step()
     second_order: ClassVar[bool] = True
+    inverts = property(lambda self: self.second_order)  # whether H^-1 f_y is what it follows
     resets: ClassVar[bool] = False
     fixed_batches: ClassVar[bool] = False
     tables: ClassVar[str] = ""
@@ -193,7 +194,7 @@ class Method(ABC, Generic[V, S]):
         if not isinstance(problem, BilevelProblem):
             fail("problem", "must be a BilevelProblem", type(problem).__name__)
         name = type(self).__name__
-        if self.second_order and problem.project_y is not None:
+        if self.inverts and problem.project_y is not None:
             rule = (
                 f"must be None for {name}: where the constraint is active, H^-1 f_y is not the "
                 "derivative of y*(x) (use a method of first derivatives, such as F2SA)"

@@ -89,6 +89,7 @@ def _say(text: str, status: int) -> int:
         import shutil
         import textwrap
 
-        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr)
     return status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -121,9 +121,13 @@ def load_function(target: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     # A name that an import inside the user's module cannot find is the user's error, not a wrong
     # TARGET.
-    is_found = False
-    with your_code(), suppress(ImportError, ValueError):  # this imports the packages around it
-        is_found = find_spec(module) is not None
+    with your_code():  # this imports the packages around it
+        try:
+            is_found = not module.startswith(".") and find_spec(module) is not None
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise
+            is_found = False
     if not is_found:
         fail("TARGET", "must name a module that can be imported", target)
     with your_code():

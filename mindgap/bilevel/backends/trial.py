@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
@@ -65,10 +67,11 @@ def try_problem(
 
 
 def tried_oracle(problem: BilevelProblem) -> TorchOracle:
-    """The oracle of a problem that knows what the losses need; they are tried once per problem."""
+    """The oracle of a problem that knows what the losses need, from one trial that may fail."""
     oracle = TorchOracle(problem)
     if problem.needs is None:
-        try_problem(oracle, needs_x=False)
+        with suppress(Exception):
+            try_problem(oracle, needs_x=False)
         problem.needs = oracle.seeded, oracle.plain_kernels
     oracle.seeded, oracle.plain_kernels = problem.needs
     return oracle

@@ -157,9 +157,7 @@ class Chunk:
 
 
 def _nested_lists(value: Any) -> Any:
-    """Draws of one name in a block as lists [cycle][iteration]; a float, which never changes,
-    stays.
-    """
+    """Draws of one name in a block: lists [cycle][iteration], or a float that never changes."""
     if isinstance(value, float):
         return value
     if isinstance(value, np.ndarray):

@@ -48,7 +48,7 @@ def side_by_side(loss: Loss, reduce: Callable[[Tensor], Tensor] = torch.mean) ->
     def losses(x: Any, y: Any, batch: Batch) -> Tensor:
         """The joined losses of all tasks."""
         per_task: Tensor = torch.func.vmap(loss, in_dims=(None, 0, 0))(x, y, batch)
-        if isinstance(per_task, Tensor) and per_task.dim() > 1:
+        if isinstance(per_task, Tensor) and per_task.dim() and per_task[0].numel() != 1:
             fail("loss", "must return one number per task", tuple(per_task.shape))
         return reduce(per_task)
 
@@ -171,6 +171,7 @@ class MetaLearner(Method[Values, TaskDraws]):
     products: int = count(5)
     reset: Literal["x", "start"] | tuple[int, int] = setting(_check_reset, "x")
     second_order = property(lambda self: self.gradient != "first order")
+    inverts = property(lambda self: self.gradient == "implicit")
     resets: ClassVar[bool] = True
 
     def plan(self) -> SamplePlan:

@@ -378,7 +378,7 @@ class Study:
         found = {
             name
             for run in runs
-            for planned in (at_scale.settings(scale, run.header.method),)
+            for planned in (self.settings(scale, run.header.method),)
             for name in {**planned, **run.header.settings}
             if name not in chosen and run.header.settings.get(name) != planned.get(name)
         }
